@@ -3,18 +3,101 @@
  * guest/threads.c - any call from any thread.
  *
  * 64 threads make random calls of their own things: of each a thread knows the right answer, and
- * every byte, by the model of tests/fuzz/abi_fuzz.c. Threads that use the same things are ext/race's
- * and TestRaces'.
+ * every byte, by the model of tests/fuzz/abi_fuzz.c. On what all share it knows the set of right
+ * answers, and that of two threads that end a thing one succeeds. Copies beside these are ext/race's.
  */
 #include "cuda.h"
 #include "../../fuzz/model.h"
 
 #define THREADS 64
+#define SHARED 8		/* handles that all share */
+#define SHARED_BYTES (4 * KIB)
 
 static struct {
 	double until;
 	_Atomic long scripts;
+	gdr_t g;		/* open all the time */
+	unsigned long dptr;	/* what all pin */
+	/*
+	 * A thread may read the handle of one pinning and the mapping of another: the library must then
+	 * say EINVAL.
+	 */
+	struct {
+		_Atomic unsigned long h;
+		_Atomic uintptr_t va;
+	} shared[SHARED];
+	_Atomic uintptr_t fleeting;	/* a gdr_t that threads close and replace */
+	_Atomic long pinned, unpinned, opened, closed;	/* successes on these */
 } all;
+
+/* other is one more errno that the call may give. */
+static bool succeeds(int rc, int other)
+{
+	if (rc && rc != EINVAL && rc != other)
+		note("a call on what threads share gives %d", rc);
+	expect(!rc || rc == EINVAL || rc == other);
+	return !rc;
+}
+
+static void shared_unpin(unsigned long h)
+{
+	all.unpinned += succeeds(gdr_unpin_buffer(all.g, (gdr_mh_t){ h }), EINVAL);
+}
+
+static void shared_call(uint64_t *seed)
+{
+	int i = next_random(seed) % SHARED;
+	gdr_mh_t mh = { all.shared[i].h };
+	gdr_info_t info;
+	void *va;
+
+	switch (next_random(seed) % 8) {
+	case 0:
+		expect_is(gdr_pin_buffer(all.g, all.dptr, SHARED_BYTES, 0, 0, &mh), 0);
+		all.pinned++;
+		shared_unpin(atomic_exchange(&all.shared[i].h, mh.h));
+		break;
+	case 1:
+		shared_unpin(mh.h);
+		break;
+	case 2: case 3:
+		if (succeeds(gdr_map(all.g, mh, &va, SHARED_BYTES), EAGAIN))
+			all.shared[i].va = (uintptr_t)va;
+		break;
+	case 4:
+		succeeds(gdr_unmap(all.g, mh, (void *)all.shared[i].va, SHARED_BYTES), EINVAL);
+		break;
+	default:
+		succeeds(gdr_get_info(all.g, mh, &info), EINVAL);
+	}
+}
+
+static void close_fleeting(uintptr_t g)
+{
+	all.closed += succeeds(gdr_close((gdr_t)g), EINVAL);
+}
+
+/* Calls on a gdr_t that another thread may just close. */
+static void fleeting_call(uint64_t *seed)
+{
+	gdr_t g = (gdr_t)all.fleeting;
+	void *va;
+	gdr_mh_t mh;
+	int v;
+
+	if (next_random(seed) % 16 == 0) {
+		g = open_or_fail();
+		all.opened++;
+		close_fleeting(atomic_exchange(&all.fleeting, (uintptr_t)g));
+		return;
+	}
+	if (!succeeds(gdr_pin_buffer(g, all.dptr, SHARED_BYTES, 0, 0, &mh), EINVAL))
+		return;
+	succeeds(gdr_map(g, mh, &va, SHARED_BYTES), EINVAL);
+	succeeds(gdr_get_attribute(g, GDR_ATTR_USE_PERSISTENT_MAPPING, &v), EINVAL);
+	if (next_random(seed) % 2)
+		succeeds(gdr_unpin_buffer(g, mh), EINVAL);
+}
 
 static void *work(void *seed)
 {
@@ -24,6 +107,8 @@ static void *work(void *seed)
 	for (; seconds_now() < all.until; all.scripts++) {
 		fill_random(script, sizeof(script), next_random(&s));
 		model_run(script, sizeof(script));
+		for (int i = 0; i < 64; i++)
+			(next_random(&s) % 7 ? shared_call : fleeting_call)(&s);
 	}
 	return NULL;
 }
@@ -33,9 +118,17 @@ static void run_round(double seconds)
 	pthread_t t[THREADS];
 
 	all.until = seconds_now() + seconds;
+	all.fleeting = (uintptr_t)open_or_fail();
+	all.opened++;
 	for (uintptr_t i = 0; i < THREADS; i++)
 		start_thread(&t[i], 0, work, (void *)(i * 7919 + 1));
 	join_threads(t, THREADS);
+	close_fleeting(all.fleeting);
+	for (int i = 0; i < SHARED; i++)
+		shared_unpin(all.shared[i].h);
+	/* Each that was made was ended once: by one thread of those that tried. */
+	expect_is(all.unpinned, all.pinned);
+	expect_is(all.closed, all.opened);
 }
 
 struct counts {
@@ -66,11 +159,14 @@ static void stress(void)
 	expect_is(gdr_get_info_v2(g, b.mh, &info), 0);
 	expect_is(gdr_get_backend(g, backend, sizeof(backend)), 0);
 	model_is_of(backend, info.page_size);
+	all.g = g;
+	all.dptr = b.dptr;
 	/* The first round makes what is made once: threads, arenas, caches. */
 	run_round(1);
 	before = take_counts(0);
 	run_round(scaled(guest_long ? 60 : 5));
-	note("%ld scripts of calls", atomic_load(&all.scripts));
+	note("%ld scripts of calls, %ld shared pinnings, %ld opens of the shared gdr_t",
+	     all.scripts, all.pinned, all.opened);
 	after = take_counts(before.threads);
 	note("before: %ld fds, %ld file mappings, %ld mappings, %ld threads",
 	     before.fds, before.files, before.maps, before.threads);
