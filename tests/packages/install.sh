@@ -220,7 +220,6 @@ step "from source" from_source
 step "our packages again" section "Debian and Ubuntu"
 step "the kernel module again" section "The kernel module"
 step "remove" section Remove
-inside 'apt-get purge gdrcopy' >/dev/null 2>&1
 check "nothing is left" nothing_left
 
 # Under NVIDIA's names, by the commands of its recipes, in the place of ours and back.
