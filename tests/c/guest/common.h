@@ -122,6 +122,17 @@ static inline void expect_is_at(long got, long want, const char *what,
 #define expect_is(got, want) \
 	expect_is_at((long)(got), (long)(want), #got, __FILE__, __LINE__)
 
+/* For a call on what another thread may end: it succeeds, or gives EINVAL or that other errno. */
+static inline bool succeeds_at(int rc, int other, const char *what, const char *file, int line)
+{
+	if (!rc || rc == EINVAL || rc == other)
+		return !rc;
+	note("%s:%d: %s is %d", file, line, what, rc);
+	_exit(1);
+}
+
+#define succeeds(rc, other) succeeds_at((rc), (other), #rc, __FILE__, __LINE__)
+
 __attribute__((format(printf, 1, 2), noreturn))
 static inline void skip_case(const char *fmt, ...)
 {

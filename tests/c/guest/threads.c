@@ -30,15 +30,6 @@ static struct {
 	_Atomic long pinned, unpinned, opened, closed;	/* successes on these */
 } all;
 
-/* other is one more errno that the call may give. */
-static bool succeeds(int rc, int other)
-{
-	if (rc && rc != EINVAL && rc != other)
-		note("a call on what threads share gives %d", rc);
-	expect(!rc || rc == EINVAL || rc == other);
-	return !rc;
-}
-
 static void shared_unpin(unsigned long h)
 {
 	all.unpinned += succeeds(gdr_unpin_buffer(all.g, (gdr_mh_t){ h }), EINVAL);
