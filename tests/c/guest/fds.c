@@ -110,7 +110,7 @@ static void open_without_fds(void)
  */
 static void work_without_fds(void)
 {
-	const long least = 2000, times = scaled(!on_doubles() ? least : guest_long ? 1000000 : 100000);
+	const long least = 2000, times = scaled(!on_doubles() ? least : guest_long ? 1000000 : 30000);
 	/* On an emulated CPU a round takes a millisecond. */
 	const double end = seconds_now() + (guest_long ? 300 : 30);
 	gdr_t g = open_or_fail();

@@ -149,7 +149,7 @@ static void threads_used_up(void)
 {
 	if (geteuid())
 		skip_case("only root can become another user");
-	for (int i = 0; i < scaled(20); i++)
+	for (int i = 0; i < scaled(8); i++)
 		expect(in_child("at the limit of threads", no_more_threads, NULL, 60));
 }
 
@@ -334,7 +334,7 @@ static void few_maps(void)
 {
 	if (max_maps() > 1000000)
 		skip_case("vm.max_map_count is too high to be reached");
-	for (int i = 0; i < scaled(4); i++)
+	for (int i = 0; i < scaled(2); i++)
 		for (long leave = 0; leave < 250; leave += 10)
 			expect(in_child("with few mappings", open_with_maps, &leave, 20));
 }

@@ -152,7 +152,7 @@ static void parent_in_loader(void *with)
 		skip_case("a real cuInit loads libraries itself, in a child whose parent was loading");
 	g = open_or_fail();
 	start_threads(t, 2, with, NULL);
-	for (int i = 0; i < scaled(100) && failed < 3; i++)
+	for (int i = 0; i < scaled(50) && failed < 3; i++)
 		failed += !in_child("of a parent in the loader", work_in_full, NULL, CHILD_S);
 	atomic_store(&stop, true);
 	join_threads(t, 2);
@@ -171,7 +171,7 @@ static void raw_forks(void)
 	gdr_t g = open_or_fail();
 
 	start_threads(t, 2, walk_libraries, NULL);
-	for (int i = 0; i < scaled(50); i++) {
+	for (int i = 0; i < scaled(25); i++) {
 		pid_t pid;
 
 		fflush(stdout);

@@ -357,7 +357,7 @@ static void under_timer(void *timer)
 	gdr_t g;
 
 	hold_context();
-	until = seconds_now() + scaled(guest_long ? 30 : 5);
+	until = seconds_now() + scaled(guest_long ? 30 : 3);
 	host_thread = 1;
 	install(of->sig, count_deeply, 0);
 	start_timer(of->which, 1000);
