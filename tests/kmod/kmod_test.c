@@ -1698,7 +1698,7 @@ static void test_refused_closes(void)
 	CHECK(lost() == before);
 }
 
-/* Another process pins, and its GPU takes its time. */
+/* Another process pins, and its GPU takes its time: until it is told. */
 static void slow_pin(void *arg)
 {
 	atomic_int *done = arg;
@@ -1720,11 +1720,10 @@ static void test_pin_of_another(void)
 	CHECK(done != MAP_FAILED);
 	h = pin(fd, va, GPU_PAGE);
 	asked = stats().asked;
-	set_knob(NVIDIA_SIM_GET_DELAY, 4000);
+	set_knob(NVIDIA_SIM_GET_HOLD, 1);
 	pid = start_child(slow_pin, done);
 	while (stats().asked == asked)
 		usleep(1000);
-	set_knob(NVIDIA_SIM_GET_DELAY, 0);
 	pin(fd, va, GPU_PAGE);
 	p = map(fd, h, GPU_PAGE);
 	CHECK(!read_faults(p));
@@ -1733,6 +1732,7 @@ static void test_pin_of_another(void)
 	CHECK(munmap((void *)p, GPU_PAGE) == 0);
 	close(fd);
 	CHECK(!atomic_load(done));
+	set_knob(NVIDIA_SIM_GET_HOLD, 0);
 	CHECK(end_of(pid) == 0);
 }
 

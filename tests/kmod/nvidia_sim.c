@@ -476,8 +476,18 @@ static void sim_sleep(enum nvidia_sim_knob k)
 		msleep(ms);
 }
 
+static void sim_hold(void)
+{
+	unsigned long end = jiffies + 60 * HZ;
+
+	while (READ_ONCE(sim_knobs[NVIDIA_SIM_GET_HOLD]) && time_before(jiffies, end))
+		msleep(1);
+}
+
 static int sim_get(u64 va, u64 len, struct nvidia_p2p_page_table **pt)
 {
+	/* Those after this one do not wait. */
+	bool hold = cmpxchg(&sim_knobs[NVIDIA_SIM_GET_HOLD], 1, 2) == 1;
 	void *addresses = sim_alloc_addresses(len);
 	int ret;
 
@@ -492,6 +502,8 @@ static int sim_get(u64 va, u64 len, struct nvidia_p2p_page_table **pt)
 	if (ret)
 		memset(pt, SIM_POISON, sizeof(*pt));
 	sim_sleep(NVIDIA_SIM_GET_DELAY);
+	if (hold)
+		sim_hold();
 	return ret;
 }
 

@@ -65,6 +65,7 @@ enum nvidia_sim_knob {
 	NVIDIA_SIM_MAJOR,	/* 1 or 2: major of all page tables; 0: the header's */
 	NVIDIA_SIM_CACHEABLE,	/* flag bit 0 of page tables of major 2 */
 	NVIDIA_SIM_GET_DELAY,	/* ms that get_pages takes, without the lock */
+	NVIDIA_SIM_GET_HOLD,	/* 1: the next get_pages waits likewise, for 0 or for a minute */
 	NVIDIA_SIM_PUT_DELAY,	/* ms that put_pages takes, likewise */
 	NVIDIA_SIM_UNCACHED,	/* 1: the whole BAR is reserved as uncached */
 	NVIDIA_SIM_CONTIGUOUS,	/* 1: hand out pages that follow each other */
