@@ -123,15 +123,8 @@ static int choose_routine(const char *name)
 /* Under the lock. */
 static int start_next_epoch(const struct gdr_options *opts)
 {
-	uint64_t epoch = atomic_load(&last_epoch) + 1;
-	int rc;
+	int rc = choose_routine(opts->copy_impl);
 
-	if (epoch > GDR_HANDLE_EPOCH_MAX) {
-		gdr_log(GDR_LOG_ERROR, "gdr_open: %d generations of forks have opened; no more handles to tell apart",
-			GDR_HANDLE_EPOCH_MAX);
-		return EAGAIN;
-	}
-	rc = choose_routine(opts->copy_impl);
 	if (rc)
 		return rc;
 	rc = gdr_runtime_start();
@@ -139,8 +132,7 @@ static int start_next_epoch(const struct gdr_options *opts)
 		gdr_log(GDR_LOG_ERROR, "gdr_open: the core did not start: %s", strerror(rc));
 		return rc;
 	}
-	atomic_store(&last_epoch, epoch);
-	gdr_front.epoch = epoch;
+	gdr_front.epoch = atomic_fetch_add(&last_epoch, 1) + 1;
 	return 0;
 }
 

@@ -60,7 +60,7 @@ const slotsAtFirst = 1024
 // memory (mlockall) gets no more of it. A forked child does not inherit it.
 func newTable(epoch uint32, shared *Shared) (*table, error) {
 	if epoch == 0 || epoch > MaxEpoch {
-		return nil, fmt.Errorf("handle table: epoch %d is not in 1..%d: %w", epoch, MaxEpoch, unix.EAGAIN)
+		return nil, fmt.Errorf("%d generations of forks have opened; no more handles to tell apart: %w", MaxEpoch, unix.EAGAIN)
 	}
 	mem, err := zeros(int(slotCount*unsafe.Sizeof(slot{})), unix.PROT_NONE)
 	if err != nil {
