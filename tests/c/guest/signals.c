@@ -360,6 +360,8 @@ static void under_timer(void *timer)
 	until = seconds_now() + scaled(guest_long ? 30 : 3);
 	host_thread = 1;
 	install(of->sig, count_deeply, 0);
+	/* By which Go's runtime would interrupt a thread of its own, and of the host. */
+	install(SIGURG, count_deeply, 0);
 	start_timer(of->which, 1000);
 	for (int i = 0; i < of->threads; i++)
 		start_host_thread(&t[i], 0, life_after_life, &until);
@@ -371,6 +373,7 @@ static void under_timer(void *timer)
 	start_timer(of->which, 0);
 	note("%ld signals came", atomic_load(&counted[of->sig]));
 	expect(atomic_load(&counted[of->sig]) > 0);
+	expect_is(atomic_load(&counted[SIGURG]), 0);
 	expect_is(atomic_load(&on_foreign_threads), 0);
 }
 
