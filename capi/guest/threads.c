@@ -20,7 +20,6 @@
 #define STACK_BYTES (256u << 10)
 #define TIMER_SLACK_NS 50000ul	/* the kernel's default; a host's may be seconds */
 
-#define SPARE 4		/* made before they are asked for */
 #define MORE_THREADS_NS 10000000
 
 enum { WAITS, RUNS, LEAVES };
@@ -157,8 +156,8 @@ void gdr_threads_stop(void)
 }
 
 /*
- * The request cannot fail. So the next threads are made now, while there may be room for
- * them. If there is none left, this waits until one can be made.
+ * The request cannot fail. So what the runtime may need was made at the start. If it asks
+ * for more, and there is no room, this waits until one can be made.
  */
 int gdr_go_pthread_create(pthread_t *id, const pthread_attr_t *attr, void *(*fn)(void *), void *arg)
 {
@@ -167,12 +166,8 @@ int gdr_go_pthread_create(pthread_t *id, const pthread_attr_t *attr, void *(*fn)
 
 	(void)attr;
 	pthread_mutex_lock(&lock);
-	while (made < taken + 1 + SPARE && !make_next())
-		;
-	while (taken == made) {
+	while (taken == made && make_next())
 		nanosleep(&pause, NULL);
-		make_next();
-	}
 	t = &threads[taken++];
 	pthread_mutex_unlock(&lock);
 	*id = t->id;
