@@ -351,7 +351,7 @@ static void own_floats(void)
 	pthread_t t;
 	gdr_t g;
 
-	float_rounds = scaled(300);
+	float_rounds = scaled(3000);
 	change_floats();
 	before = read_floats();
 	g = open_or_fail();
