@@ -481,7 +481,7 @@ static void sim_hold(void)
 	unsigned long end = jiffies + 60 * HZ;
 
 	while (READ_ONCE(sim_knobs[NVIDIA_SIM_GET_HOLD]) && time_before(jiffies, end))
-		msleep(1);
+		msleep(20);
 }
 
 static int sim_get(u64 va, u64 len, struct nvidia_p2p_page_table **pt)

@@ -24,9 +24,11 @@ out=$(cd "$3" && pwd)
 read -r -a extra <<<"${GDR_MAKE-}"
 # The suite's CC is for this machine; conftest.sh would take it for another one's kernel.
 unset CC
-# The headers of 5.10 name a compiler that newer Debians do not have.
+# Headers name the compiler of their Debian, which a newer one may not have.
+named=$(sed -n 's/^CC = .*CROSS_COMPILE)\(gcc-.*\)$/\1/p' "$kdir/usr/src/linux-headers-$rel/.kernelvariables" 2>/dev/null || :)
 case $1 in
-5.10 | *-cfi) extra+=(CC="$(vm_cc "$1")") ;;
+*-cfi) extra+=(CC="$(vm_cc "$1")") ;;
+*) [ -z "$named" ] || command -v "$VM_CROSS$named" >/dev/null || extra+=(CC="$VM_CROSS$(vm_cc "$1")") ;;
 esac
 # For another VM_ARCH, choose a kernel whose build tools run on this machine.
 case $VM_ARCH in
