@@ -2625,25 +2625,18 @@ struct test {
 
 #define T(name) { #name, test_##name }
 static const struct test tests[] = {
-	T(log), T(library_2_0), T(library_2_4), T(library_2_5),
-	T(minor), T(aliases), T(bad_ioctls), T(pin_arguments),
-	T(pin_rounds), T(force_pcie), T(pin_answer_fault),
-	T(tokens),
-	T(pin_time), T(data), T(bar1), T(pin_inside), T(faults), T(map_arguments),
-	T(read_only), T(vma_flags), T(vma_operations), T(map_over), T(handles),
-	T(unknown_handle), T(close_keeps_mappings),
-	T(close_of_a_copy), T(close_in_child),
-	T(fork), T(fd_passed), T(number_comes_again), T(queued_file),
-	T(mapping_types), T(write_combining),
+	T(log), T(library_2_0), T(library_2_4), T(library_2_5), T(minor), T(aliases),
+	T(bad_ioctls), T(pin_arguments), T(pin_rounds), T(force_pcie), T(pin_answer_fault),
+	T(tokens), T(pin_time), T(data), T(bar1), T(pin_inside), T(faults), T(map_arguments),
+	T(read_only), T(vma_flags), T(vma_operations), T(map_over), T(handles), T(unknown_handle),
+	T(close_keeps_mappings), T(close_of_a_copy), T(close_in_child), T(fork), T(fd_passed),
+	T(number_comes_again), T(queued_file), T(mapping_types), T(write_combining),
 #ifdef __x86_64__
 	T(uncached), T(many_aliases), T(blocks),
 #endif
-	T(injected_failures),
-	T(failed_puts), T(refused_closes), T(pin_of_another),
-	T(page_table_majors), T(gpu_free), T(end_inside_fault), T(calls_race),
-	T(back_doors),
-	T(file_calls), T(procfs), T(limits),
-	T(storm), T(allocation_failures), T(kill),
+	T(injected_failures), T(failed_puts), T(refused_closes), T(pin_of_another),
+	T(page_table_majors), T(gpu_free), T(end_inside_fault), T(calls_race), T(back_doors),
+	T(file_calls), T(procfs), T(limits), T(storm), T(allocation_failures), T(kill),
 };
 #define NTESTS (sizeof(tests) / sizeof(tests[0]))
 

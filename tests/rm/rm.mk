@@ -3,11 +3,11 @@
 # make check-rm       [check 20 s] every kind of CUDA memory on the rm backend, and how its requests are watched
 
 $(BIN)/rm_machines: $(O)/tests/rm/rm_machines.o $(CUDA_DL) $(LIB)
-$(BIN)/rm_memory: $(O)/tests/rm/rm_memory.o $(O)/$(T)/guest/main.o $(CUDA_DL) $(LIB)
-$(BIN)/rm_faults: $(O)/tests/rm/faults.o $(O)/$(T)/guest/main.o $(CUDA_DL) $(LIB)
+$(BIN)/rm_memory: $(O)/tests/rm/rm_memory.o $(CASES) $(CUDA_DL) $(LIB)
+$(BIN)/rm_faults: $(O)/tests/rm/faults.o $(CASES) $(CUDA_DL) $(LIB)
 
 # A second file is a second library to the loader.
-$(BIN)/rm_libraries: $(O)/tests/rm/libraries.o $(O)/$(T)/guest/main.o $(CUDA_DL) | $(LIB) $(B)/watched/libgdrapi_copy.so $(B)/watched/golib.so
+$(BIN)/rm_libraries: $(O)/tests/rm/libraries.o $(CASES) $(CUDA_DL) | $(LIB) $(B)/watched/libgdrapi_copy.so $(B)/watched/golib.so
 
 $(B)/watched/libgdrapi_copy.so: $(LIB)
 	@mkdir -p $(@D)

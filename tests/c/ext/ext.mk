@@ -5,7 +5,7 @@
 # Programs over the library; the others are parts of it under a test.
 EXTBINS   := $(patsubst $(T)/ext/%.c,$(BIN)/ext_%,$(filter-out %/cache_tsan.c %/beside_preload.c,$(wildcard $(T)/ext/*.c)))
 
-$(EXTBINS): $(BIN)/ext_%: $(O)/$(T)/ext/%.o $(O)/$(T)/guest/main.o $(CUDA_DL) $(LIB)
+$(EXTBINS): $(BIN)/ext_%: $(O)/$(T)/ext/%.o $(CASES) $(CUDA_DL) $(LIB)
 $(BIN)/cache_test: $(call of,$(T)/ext/cache_tsan.c capi/cache_hits.c)
 
 # Its munmap must be found before the C library's.

@@ -84,21 +84,7 @@ static inline bool on_doubles(void)
 
 /* A line that is no TAP result, in one write: many processes print. */
 __attribute__((format(printf, 1, 2)))
-static inline void note(const char *fmt, ...)
-{
-	char line[512] = "# ";
-	va_list args;
-	size_t used;
-
-	va_start(args, fmt);
-	vsnprintf(line + 2, sizeof(line) - 3, fmt, args);
-	va_end(args);
-	used = strlen(line);
-	line[used++] = '\n';
-	fflush(stdout);
-	if (write(STDOUT_FILENO, line, used) < 0)
-		_exit(2);
-}
+void note(const char *fmt, ...);
 
 /* Ends this process, and so the case, as failed unless ok. */
 static inline void expect_at(bool ok, const char *what, const char *file, int line)
@@ -109,18 +95,15 @@ static inline void expect_at(bool ok, const char *what, const char *file, int li
 	_exit(1);
 }
 
-static inline void expect_is_at(long got, long want, const char *what,
-				const char *file, int line)
+static inline void expect_is_at(long got, long want, const char *what, const char *file, int line)
 {
 	if (got == want)
 		return;
 	note("%s:%d: %s is %ld, want %ld", file, line, what, got, want);
 	_exit(1);
 }
-
 #define expect(cond) expect_at((cond), #cond, __FILE__, __LINE__)
-#define expect_is(got, want) \
-	expect_is_at((long)(got), (long)(want), #got, __FILE__, __LINE__)
+#define expect_is(got, want) expect_is_at((long)(got), (long)(want), #got, __FILE__, __LINE__)
 
 /* For a call on what another thread may end: it succeeds, or gives EINVAL or that other errno. */
 static inline bool succeeds_at(int rc, int other, const char *what, const char *file, int line)
@@ -130,21 +113,10 @@ static inline bool succeeds_at(int rc, int other, const char *what, const char *
 	note("%s:%d: %s is %d", file, line, what, rc);
 	_exit(1);
 }
-
 #define succeeds(rc, other) succeeds_at((rc), (other), #rc, __FILE__, __LINE__)
 
 __attribute__((format(printf, 1, 2), noreturn))
-static inline void skip_case(const char *fmt, ...)
-{
-	char why[256];
-	va_list args;
-
-	va_start(args, fmt);
-	vsnprintf(why, sizeof(why), fmt, args);
-	va_end(args);
-	note("skipped: %s", why);
-	_exit(GUEST_SKIP);
-}
+void skip_case(const char *fmt, ...);
 
 static inline void needs_doubles(const char *why)
 {
@@ -165,15 +137,6 @@ static inline double seconds_now(void)
 	struct timespec t;
 
 	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec + t.tv_nsec / 1e9;
-}
-
-/* CPU time of this process. */
-static inline double cpu_seconds(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
 	return t.tv_sec + t.tv_nsec / 1e9;
 }
 
@@ -202,64 +165,16 @@ static inline uint32_t next_random(uint64_t *state)
  * Waits for a child that must end by itself. Returns its wait status, or -1
  * for one that did not end within the time and was killed: it hung.
  */
-static inline int wait_child(pid_t pid, double seconds)
-{
-	double limit = seconds_now() + PATIENCE * seconds;
-	long nap = 50;
-	int status;
-
-	for (;;) {
-		pid_t got = waitpid(pid, &status, WNOHANG);
-
-		if (got == pid)
-			return status;
-		if (got < 0 && errno != EINTR)
-			return -1;
-		if (seconds_now() > limit) {
-			kill(pid, SIGKILL);
-			waitpid(pid, &status, 0);
-			return -1;
-		}
-		sleep_us(nap);
-		if (nap < 5000)
-			nap *= 2;
-	}
-}
+int wait_child(pid_t pid, double seconds);
 
 /* Whether a child ended well; says why not. */
-static inline bool child_ok(const char *what, int status)
-{
-	if (status == 0)
-		return true;
-	if (status == -1)
-		note("%s: the child hung", what);
-	else if (WIFSIGNALED(status))
-		note("%s: the child died of signal %d", what, WTERMSIG(status));
-	else
-		note("%s: the child ended with %d", what, WEXITSTATUS(status));
-	return false;
-}
+bool child_ok(const char *what, int status);
 
 /*
  * Forks a child that runs fn(arg) and ends with 0, unless an expect in it
  * fails. Returns whether it ended well within the time.
  */
-static inline bool in_child(const char *what, void (*fn)(void *), void *arg, double seconds)
-{
-	pid_t pid;
-
-	fflush(stdout);
-	pid = fork();
-	if (pid < 0) {
-		note("%s: fork: %s", what, strerror(errno));
-		return false;
-	}
-	if (!pid) {
-		fn(arg);
-		_exit(0);
-	}
-	return child_ok(what, wait_child(pid, seconds));
-}
+bool in_child(const char *what, void (*fn)(void *), void *arg, double seconds);
 
 /* One case: run(), or run_with(arg). */
 struct guest_case {
@@ -282,20 +197,7 @@ static inline void run_anew(const char *name)
 }
 
 /* The number after a key such as "VmSize:" in a file of /proc, or -1. */
-static inline long proc_number(const char *file, const char *key)
-{
-	char line[256];
-	long value = -1;
-	FILE *f = fopen(file, "re");
-
-	if (!f)
-		return -1;
-	while (value < 0 && fgets(line, sizeof(line), f))
-		if (!strncmp(line, key, strlen(key)))
-			value = strtol(line + strlen(key), NULL, 10);
-	fclose(f);
-	return value;
-}
+long proc_number(const char *file, const char *key);
 
 /*
  * GUEST_OTHER_THREADS in the environment: how many threads of an emulator the process
@@ -319,137 +221,24 @@ static inline long count_threads_settled(long want)
 	return count_threads();
 }
 
-static inline long count_fds(void)
-{
-	DIR *d = opendir("/proc/self/fd");
-	long n = -1;	/* the directory's own */
-
-	if (!d)
-		return -1;
-	for (struct dirent *e; (e = readdir(d)); )
-		n += e->d_name[0] != '.';
-	closedir(d);
-	return n;
-}
-
-/* None would survive exec. */
-static inline void each_fd_is_cloexec(void)
-{
-	DIR *d = opendir("/proc/self/fd");
-	int bad = 0;
-
-	expect(d != NULL);
-	for (struct dirent *e; (e = readdir(d)); ) {
-		int fd = atoi(e->d_name);
-		char link[256] = "";
-
-		if (e->d_name[0] == '.' || fd <= STDERR_FILENO)
-			continue;
-		if (fcntl(fd, F_GETFD) & FD_CLOEXEC)
-			continue;
-		if (readlinkat(dirfd(d), e->d_name, link, sizeof(link) - 1) < 0)
-			link[0] = '\0';
-		/* What the driver opens for itself is the driver's. */
-		if (!strncmp(link, "/dev/nvidia", 11))
-			continue;
-		note("fd %d (%s) would survive exec", fd, link);
-		bad++;
-	}
-	closedir(d);
-	expect_is(bad, 0);
-}
-
-static inline void close_test_fds(void)
-{
-	/* The runner of the tests may have left some to us. */
-	for (int fd = 3; fd < 256; fd++)
-		fcntl(fd, F_SETFD, FD_CLOEXEC);
-}
+long count_fds(void);
 
 /* Leaves room for free more file descriptors; returns the old limit. */
-static inline struct rlimit leave_fds(int free)
-{
-	struct rlimit old, low;
-	int highest = 0;
-	DIR *d = opendir("/proc/self/fd");
-
-	expect(d != NULL);
-	for (struct dirent *e; (e = readdir(d)); )
-		if (e->d_name[0] != '.' && atoi(e->d_name) != dirfd(d) &&
-		    atoi(e->d_name) > highest)
-			highest = atoi(e->d_name);
-	closedir(d);
-	expect_is(getrlimit(RLIMIT_NOFILE, &old), 0);
-	/* Holes below the highest one would be free, too. */
-	for (int fd = 0; fd < highest; fd++)
-		if (fcntl(fd, F_GETFD) < 0)
-			expect_is(fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, fd), fd);
-	low = old;
-	low.rlim_cur = highest + 1 + free;
-	expect_is(setrlimit(RLIMIT_NOFILE, &low), 0);
-	return old;
-}
+struct rlimit leave_fds(int free);
 
 /* Whether a thread of this process, as /proc names it, has that name itself. */
-static inline bool is_named(const char *tid, const char *want)
-{
-	char path[300], name[32] = "";
-	FILE *f;
-
-	snprintf(path, sizeof(path), "/proc/self/task/%s/comm", tid);
-	f = fopen(path, "re");
-	if (!f)
-		return false;	/* it ended */
-	if (fgets(name, sizeof(name), f))
-		name[strcspn(name, "\n")] = '\0';
-	fclose(f);
-	return !strcmp(name, want);
-}
+bool is_named(const char *tid, const char *want);
 
 /* Lines of /proc/self/maps that have the text. */
-static inline long count_maps_of(const char *text)
-{
-	char line[1024];
-	long n = 0;
-	FILE *f = fopen("/proc/self/maps", "re");
-
-	if (!f)
-		return -1;
-	while (fgets(line, sizeof(line), f))
-		n += strstr(line, text) != NULL;
-	fclose(f);
-	return n;
-}
+long count_maps_of(const char *text);
 
 static inline long count_maps(bool files_only)
 {
 	return count_maps_of(files_only ? "/" : "");
 }
 
-static inline bool va_is_mapped(uintptr_t va)
-{
-	unsigned char vec;
-
-	return mincore((void *)(va & ~(uintptr_t)(sysconf(_SC_PAGESIZE) - 1)), 1, &vec) == 0 ||
-	       errno != ENOMEM;
-}
-
 /* Whether memory of a file or a device is there; the range may have other memory by now. */
-static inline bool is_shared(const void *va)
-{
-	unsigned long from, to;
-	char line[1024], mode[5];
-	bool found = false;
-	FILE *f = fopen("/proc/self/maps", "re");
-
-	if (!f)
-		return false;
-	while (!found && fgets(line, sizeof(line), f))
-		found = sscanf(line, "%lx-%lx %4s", &from, &to, mode) == 3 && mode[3] == 's' &&
-			(uintptr_t)va >= from && (uintptr_t)va < to;
-	fclose(f);
-	return found;
-}
+bool is_shared(const void *va);
 
 /* Resident memory of this process in KiB. */
 static inline long rss_kib(void)
@@ -460,20 +249,7 @@ static inline long rss_kib(void)
 }
 
 /* A sandbox, in all threads: that system call is EPERM. */
-static inline void refuse_call(unsigned int number)
-{
-	struct sock_filter code[] = {
-		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-	};
-	struct sock_fprog filter = { 4, code };
-
-	expect_is(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-	if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &filter))
-		skip_case("seccomp: %s", strerror(errno));
-}
+void refuse_call(unsigned int number);
 
 static int log_fd = -1;
 
@@ -570,19 +346,6 @@ static inline void check_copies(struct buffer *b, uint64_t seed)
 	expect(!memcmp(in, out, n));
 }
 
-/* A copy between the buffer's first bytes and the host: by one call, or as two pieces. */
-static inline int copy_as(bool pieces, bool to, const struct buffer *b, void *host, size_t n)
-{
-	const gdr_piece_t both[2] = {
-		{ b->mh, b->va, host, n / 2 },
-		{ b->mh, b->va + n / 2, (unsigned char *)host + n / 2, n - n / 2 },
-	};
-
-	if (pieces)
-		return to ? gdr_copy_to_mapping_v(both, 2) : gdr_copy_from_mapping_v(both, 2);
-	return to ? gdr_copy_to_mapping(b->mh, b->va, host, n) : gdr_copy_from_mapping(b->mh, host, b->va, n);
-}
-
 /* The whole life of a buffer, with data. */
 static inline void whole_life(gdr_t g, uint64_t seed)
 {
@@ -594,19 +357,7 @@ static inline void whole_life(gdr_t g, uint64_t seed)
 }
 
 /* With that much stack, or the least of this machine: 128 KiB on arm64 and ppc64le. */
-static inline void start_thread(pthread_t *t, size_t stack, void *(*fn)(void *), void *arg)
-{
-	size_t least = sysconf(_SC_THREAD_STACK_MIN);
-	pthread_attr_t attr;
-
-	expect_is(pthread_attr_init(&attr), 0);
-	if (stack && stack < least)
-		stack = least;
-	if (stack)
-		expect_is(pthread_attr_setstacksize(&attr, stack), 0);
-	expect_is(pthread_create(t, &attr, fn, arg), 0);
-	pthread_attr_destroy(&attr);
-}
+void start_thread(pthread_t *t, size_t stack, void *(*fn)(void *), void *arg);
 
 /* n of them, which have the same to do. */
 static inline void start_threads(pthread_t *t, int n, void *(*fn)(void *), void *arg)
@@ -655,17 +406,6 @@ static inline void read_actions(struct raw_action act[65])
 			expect_is(syscall(SYS_rt_sigaction, sig, NULL, &act[sig], 8), 0);
 }
 
-static inline void expect_same_actions(const struct raw_action a[65], const struct raw_action b[65])
-{
-	int changed = 0;
-
-	for (int sig = 1; sig <= 64; sig++) {
-		if (!memcmp(&a[sig], &b[sig], sizeof(a[sig])))
-			continue;
-		note("the disposition of signal %d has changed", sig);
-		changed++;
-	}
-	expect_is(changed, 0);
-}
+void expect_same_actions(const struct raw_action a[65], const struct raw_action b[65]);
 
 #endif

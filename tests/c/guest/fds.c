@@ -5,6 +5,40 @@
  */
 #include "common.h"
 
+/* None would survive exec. */
+static void each_fd_is_cloexec(void)
+{
+	DIR *d = opendir("/proc/self/fd");
+	int bad = 0;
+
+	expect(d != NULL);
+	for (struct dirent *e; (e = readdir(d)); ) {
+		int fd = atoi(e->d_name);
+		char link[256] = "";
+
+		if (e->d_name[0] == '.' || fd <= STDERR_FILENO)
+			continue;
+		if (fcntl(fd, F_GETFD) & FD_CLOEXEC)
+			continue;
+		if (readlinkat(dirfd(d), e->d_name, link, sizeof(link) - 1) < 0)
+			link[0] = '\0';
+		/* What the driver opens for itself is the driver's. */
+		if (!strncmp(link, "/dev/nvidia", 11))
+			continue;
+		note("fd %d (%s) would survive exec", fd, link);
+		bad++;
+	}
+	closedir(d);
+	expect_is(bad, 0);
+}
+
+static void close_test_fds(void)
+{
+	/* The runner of the tests may have left some to us. */
+	for (int fd = 3; fd < 256; fd++)
+		fcntl(fd, F_SETFD, FD_CLOEXEC);
+}
+
 #define PINS 16
 #define MANY 256
 

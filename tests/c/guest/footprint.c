@@ -11,6 +11,15 @@
 #include <sched.h>
 #include <sys/stat.h>
 
+/* CPU time of this process. */
+static double cpu_seconds(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+	return t.tv_sec + t.tv_nsec / 1e9;
+}
+
 extern char **environ;
 
 static void expect_no_start(void)

@@ -9,6 +9,14 @@
 #include "common.h"
 #include "every.h"
 
+static bool va_is_mapped(uintptr_t va)
+{
+	unsigned char vec;
+
+	return mincore((void *)(va & ~(uintptr_t)(sysconf(_SC_PAGESIZE) - 1)), 1, &vec) == 0 ||
+	       errno != ENOMEM;
+}
+
 #define CHILD_S 20.0	/* a child that takes longer hangs */
 #define THREADS 8
 

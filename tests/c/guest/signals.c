@@ -7,6 +7,19 @@
 #include <setjmp.h>
 #include <sys/time.h>
 
+/* A copy between the buffer's first bytes and the host: by one call, or as two pieces. */
+static int copy_as(bool pieces, bool to, const struct buffer *b, void *host, size_t n)
+{
+	const gdr_piece_t both[2] = {
+		{ b->mh, b->va, host, n / 2 },
+		{ b->mh, b->va + n / 2, (unsigned char *)host + n / 2, n - n / 2 },
+	};
+
+	if (pieces)
+		return to ? gdr_copy_to_mapping_v(both, 2) : gdr_copy_from_mapping_v(both, 2);
+	return to ? gdr_copy_to_mapping(b->mh, b->va, host, n) : gdr_copy_from_mapping(b->mh, host, b->va, n);
+}
+
 #define PAGE 4096
 
 /* Set in every thread that this program made; the library's have it 0. */
