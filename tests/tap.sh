@@ -13,6 +13,7 @@ trap 'rm -rf "$tap_dir"' EXIT
 work=$tap_dir
 
 # result STATUS NAME [NOTE]: one test that is over. NOTE is shown if the status is not 0.
+# A test that passed starts no program.
 result() {
 	if [ "$1" -eq 0 ]; then
 		passed=$((passed + 1))
@@ -30,8 +31,9 @@ check() {
 	check_name=$1
 	shift
 	check_status=0
-	"$@" >"$tap_dir/said" 2>&1 || check_status=$?
-	result "$check_status" "$check_name" "$(tail -n 30 "$tap_dir/said")"
+	check_said=
+	"$@" >"$tap_dir/said" 2>&1 || { check_status=$? check_said=$(tail -n 30 "$tap_dir/said"); }
+	result "$check_status" "$check_name" "$check_said"
 }
 
 # is NAME GOT WANT: one test. Two texts are the same.

@@ -4,28 +4,22 @@
 # calls one that calls it, directly or by others. Nor does a header include one that
 # includes it. Go has no circles: its compiler takes none.
 #
-# Who calls whom is read from the object files, which are compiled in DIR without Go, and in
-# kmod/ from the sources, without the kernel's headers. What goes through a function's
-# address, between C and Go, and a header's static inline function of kmod/, is not counted.
+# Who calls whom is read from object files: those that the build made of tools/, and those of capi/,
+# which are compiled in DIR without Go; and in kmod/ from the sources, without the kernel's
+# headers. What goes through a function's address, between C and Go, and a header's static inline
+# function of kmod/, is not counted.
 . tests/tap.sh
 set -e
 export LC_ALL=C
-dir=$1/circles
+build=$(realpath "$1")
+dir=$build/circles
 cc=${CC:-cc}
 rm -rf "$dir"
 mkdir -p "$dir"
 go=${GO:-go}
-(objects=$(realpath "$dir")/_cgo && cd capi && $go tool cgo -objdir "$objects" -- main.go >/dev/null)
+(cd capi && $go tool cgo -objdir "$dir/_cgo" -- main.go >/dev/null)
 
-# compiled FILE: what it has and needs.
-compiled() {
-	o=$dir/$(printf '%s' "$1" | tr / _).o
-	"$cc" -std=gnu11 -O0 -w -Icapi -Iinclude -Itools -Itools/bench -I"$dir/go" -c -o "$o" "$1"
-	nm --defined-only --extern-only "$o" | awk -v f="$1" 'NF == 3 && $3 != "main" { print "has", f, $3 }'
-	nm --undefined-only "$o" | awk -v f="$1" '{ print "needs", f, $2 }'
-}
-
-# kernel FILE: the same of a file of kmod/. Its own header's macros count. The kernel's
+# kernel FILE: what a file of kmod/ has and needs. Its own header's macros count. The kernel's
 # headers, and those that the build makes, are empty ones of DIR.
 kernel() {
 	"$cc" -E -nostdinc -DCONFIG_X86 -DGDR_HAVE_PERSISTENT -I"$dir/empty" "$1" |
@@ -46,22 +40,33 @@ kernel() {
 		}'
 }
 
-sed -nE 's/^#include <(.*)>.*/\1/p' kmod/*.[ch] | while read -r h; do
-	mkdir -p "$(dirname "$dir/empty/$h")"
-	: >"$dir/empty/$h"
-done
-: >"$dir/empty/gdrdrv_config.h"
-: >"$dir/empty/gdrdrv_nvidia.h"
+{
+	sed -nE 's/^#include <(.*)>.*/\1/p' kmod/*.[ch]
+	printf '%s\n' gdrdrv_config.h gdrdrv_nvidia.h
+} | sort -u | sed "s#^#$dir/empty/#" >"$dir/files"
+xargs dirname <"$dir/files" | sort -u | xargs mkdir -p
+xargs touch <"$dir/files"
 # What cgo would make of capi/main.go.
 mkdir -p "$dir/go"
 {
 	echo '#include "core.h"'
 	grep -hoE 'gdrcore_[a-z_]+' capi/*.c capi/*/*.c | sort -u | sed 's/.*/int &();/'
 } >"$dir/go/_cgo_export.h"
-find capi tools -name '*.c' >"$dir/files"
-while read -r f; do
-	compiled "$f"
-done <"$dir/files" >"$dir/symbols"
+for folder in capi capi/copy capi/guest; do
+	mkdir -p "$dir/obj/$folder"
+	(top=$PWD && cd "$dir/obj/$folder" &&
+		"$cc" -std=gnu11 -O0 -w -I"$top/capi" -I"$top/include" -I"$dir/go" -c "$top/$folder/"*.c)
+done
+# -A: each line begins with its file.
+{
+	(cd "$dir/obj" && find capi -name '*.o' -exec nm -A -g {} +)
+	find tools -name '*.c' | sed 's/c$/o/' | (cd "$build/obj" && xargs nm -A -g)
+} >"$dir/names"
+awk '$NF != "main" {
+	file = $1
+	sub(/\.o:.*/, ".c", file)
+	print ($(NF - 1) == "U" || $(NF - 1) == "w" ? "needs" : "has"), file, $NF
+}' "$dir/names" >"$dir/symbols"
 for f in kmod/*.c; do
 	kernel "$f"
 done >>"$dir/symbols"
@@ -71,14 +76,24 @@ awk '{ split($2, part, "/"); key = part[1] " " $3 }
      END { for (i = 1; i <= n; i++)
 		if (symbol[i] in owner && owner[symbol[i]] != file[i])
 			print file[i], owner[symbol[i]] }' "$dir/symbols" | sort -u >"$dir/calls"
-find capi kmod tools -name '*.[ch]' >"$dir/files"
-while read -r f; do
-	sed -nE 's/^#include "([^"]*)".*/\1/p' "$f" | while read -r to; do
-		for at in "${f%/*}" capi include tools tools/bench; do
-			[ ! -f "$at/$to" ] || { echo "$f $(realpath --relative-to=. "$at/$to")"; break; }
-		done
-	done
-done <"$dir/files" | sort -u >"$dir/includes"
+find capi include kmod tools -name '*.[ch]' >"$dir/files"
+xargs grep -H '^#include "' <"$dir/files" >"$dir/names"
+awk -F '[:"]' '
+	FNR == NR { known[$1]; next }
+	{
+		from = $1
+		sub(/[^\/]*$/, "", from)
+		n = split(from " capi/ include/ tools/ tools/bench/", folder, " ")
+		for (i = 1; i <= n; i++) {
+			to = folder[i] $3
+			while (sub(/[^\/]+\/\.\.\//, "", to))
+				;
+			if (to in known) {
+				print $1, to
+				break
+			}
+		}
+	}' "$dir/files" "$dir/names" | sort -u >"$dir/includes"
 
 # no_circle FILE: tsort names what is in a circle.
 no_circle() {
