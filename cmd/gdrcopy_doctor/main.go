@@ -99,8 +99,10 @@ func examine() (diagnose.Report, error) {
 	if err != nil {
 		return diagnose.Report{}, errors.Join(errors.New("cannot find this program's file, which the probes run"), err)
 	}
-	f := facts.Root("/").Gather(os.LookupEnv)
+	// Where there is little address space, this program has no more than the library: it asks nothing first.
+	f := facts.Facts{Limits: facts.ProcessLimits()}
 	if !diagnose.TooLittleSpace(f) {
+		f = facts.Root("/").Gather(os.LookupEnv)
 		probe.Runner{Program: self, Limit: childLimit}.All(&f)
 	}
 	return diagnose.Examine(f), nil

@@ -61,7 +61,7 @@ func (r Root) Gather(lookup func(string) (string, bool)) Facts {
 		RDMA:      len(r.names("/dev/infiniband")) > 0,
 		Container: r.container(getenv),
 		Env:       map[string]string{},
-		Limits:    limits(),
+		Limits:    ProcessLimits(),
 	}
 	for _, name := range variables {
 		if v, set := lookup(name); set {
@@ -227,8 +227,8 @@ func (r Root) container(getenv func(string) string) string {
 // devMount matches the line of mountinfo for /dev, with the file system's type.
 var devMount = regexp.MustCompile(`(?m)^(?:\S+ ){4}/dev .* - (\S+) `)
 
-// limits are this process's, not the tree's.
-func limits() Limits {
+// ProcessLimits are this process's, not the tree's.
+func ProcessLimits() Limits {
 	limit := func(of int) uint64 {
 		v := unix.Rlimit{Cur: Unlimited}
 		_ = unix.Getrlimit(of, &v)
