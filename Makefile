@@ -113,13 +113,13 @@ exes: tools vkgdr
 vkgdr: $(VKGDR)
 
 # What gdr_ext_version says, but for the version of the Go that builds; it changes when the
-# text does.
+# text does. Two makes may write it at once.
 VERSION_C = $(dir $(LIB))version.c
 .PHONY: version-text
 $(VERSION_C): version-text
 	@mkdir -p $(@D)
-	@echo 'const char gdr_version_text[] = "libgdrapi $(RELEASE) (commit $(COMMIT), " GDR_GO ", backends gdrdrv dmabuf rm)";' >$@.new
-	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
+	@echo 'const char gdr_version_text[] = "libgdrapi $(RELEASE) (commit $(COMMIT), " GDR_GO ", backends gdrdrv dmabuf rm)";' >$@.$$$$; \
+		cmp -s $@.$$$$ $@ && rm $@.$$$$ || mv $@.$$$$ $@
 
 # The linker wrapper and the version script are no inputs that go knows of, nor are
 # headers of another folder: their sum stands in for them. Go's build ID would tell the folder
