@@ -13,7 +13,6 @@ trap 'rm -rf "$tap_dir"' EXIT
 work=$tap_dir
 
 # result STATUS NAME [NOTE]: one test that is over. NOTE is shown if the status is not 0.
-# A test that passed starts no program.
 result() {
 	if [ "$1" -eq 0 ]; then
 		passed=$((passed + 1))

@@ -13,16 +13,14 @@ set -e
 export LC_ALL=C
 build=$(realpath "$1")
 dir=$build/circles
-cc=${CC:-cc}
 rm -rf "$dir"
-mkdir -p "$dir"
-go=${GO:-go}
-(cd capi && $go tool cgo -objdir "$dir/_cgo" -- main.go >/dev/null)
+mkdir -p "$dir/go"
+(cd capi && ${GO:-go} tool cgo -objdir "$dir/_cgo" -- main.go >/dev/null)
 
 # kernel FILE: what a file of kmod/ has and needs. Its own header's macros count. The kernel's
 # headers, and those that the build makes, are empty ones of DIR.
 kernel() {
-	"$cc" -E -nostdinc -DCONFIG_X86 -DGDR_HAVE_PERSISTENT -I"$dir/empty" "$1" |
+	"${CC:-cc}" -E -nostdinc -DCONFIG_X86 -DGDR_HAVE_PERSISTENT -I"$dir/empty" "$1" |
 		awk -v f="$1" '
 		/^# [0-9]+ "/ { here = index($3, "\"" f "\""); next }
 		!here { next }
@@ -47,7 +45,6 @@ kernel() {
 xargs dirname <"$dir/files" | sort -u | xargs mkdir -p
 xargs touch <"$dir/files"
 # What cgo would make of capi/main.go.
-mkdir -p "$dir/go"
 {
 	echo '#include "core.h"'
 	grep -hoE 'gdrcore_[a-z_]+' capi/*.c capi/*/*.c | sort -u | sed 's/.*/int &();/'
@@ -55,7 +52,7 @@ mkdir -p "$dir/go"
 for folder in capi capi/copy capi/guest; do
 	mkdir -p "$dir/obj/$folder"
 	(top=$PWD && cd "$dir/obj/$folder" &&
-		"$cc" -std=gnu11 -O0 -w -I"$top/capi" -I"$top/include" -I"$dir/go" -c "$top/$folder/"*.c)
+		"${CC:-cc}" -std=gnu11 -O0 -w -I"$top/capi" -I"$top/include" -I"$dir/go" -c "$top/$folder/"*.c)
 done
 # -A: each line begins with its file.
 {
@@ -96,9 +93,7 @@ awk -F '[:"]' '
 	}' "$dir/files" "$dir/names" | sort -u >"$dir/includes"
 
 # no_circle FILE: tsort names what is in a circle.
-no_circle() {
-	[ -s "$1" ] && tsort "$1" >/dev/null
-}
+no_circle() { [ -s "$1" ] && tsort "$1" >/dev/null; }
 
 # core/cuda alone knows the names of CUDA's functions.
 one_binding() {
@@ -106,16 +101,9 @@ one_binding() {
 		'core/cuda/cudatest/cudatest.go core/cuda/driver.go ' ]
 }
 
-# above FOLDER: what a file there includes that lies above it. Copies know copies, the guest knows
-# both, and the rest of capi/ knows all.
-above() {
-	case $1 in
-	copy) grep '^capi/copy/' "$dir/includes" | grep -v ' capi/copy/' ;;
-	guest) grep '^capi/guest/' "$dir/includes" | grep -vE ' capi/(guest|copy)/' ;;
-	esac
-}
-
-knows_nobody_above() { ! above "$1"; }
+# knows_only FOLDER FOLDERS: what a file there includes of capi/ lies in these. Copies know copies,
+# the guest knows both, and the rest of capi/ knows all.
+knows_only() { ! grep "^capi/$1/" "$dir/includes" | grep -vE " capi/($2)/"; }
 
 # One file of C calls Go, and one file of Go calls C.
 one_way_to_go() { [ "$(grep -lE '_cgo_export|gdrcore_[a-z_]+\(' capi/*.c capi/*/*.c)" = capi/abi.c ]; }
@@ -123,9 +111,8 @@ one_way_to_c() { [ "$(grep -rlE '\bC\.[a-z_]*(gdr_|map_|munmap)[a-z_]*\(' capi -
 
 check "calls: $(wc -l <"$dir/calls") ways, no circle" no_circle "$dir/calls"
 check "includes: $(wc -l <"$dir/includes") ways, no circle" no_circle "$dir/includes"
-for folder in copy guest; do
-	check "capi/$folder knows nobody above it" knows_nobody_above "$folder"
-done
+check "capi/copy knows nobody above it" knows_only copy copy
+check "capi/guest knows nobody above it" knows_only guest 'guest|copy'
 check "one file of C calls Go" one_way_to_go
 check "one file of Go calls C" one_way_to_c
 check "one file has the names of CUDA's functions" one_binding

@@ -44,9 +44,7 @@ printed() {
 	grep -qE "$1" "$work/out"
 }
 
-nothing_failed() {
-	! printed '^FAIL'
-}
+nothing_failed() { ! printed '^FAIL'; }
 
 # Each FAIL has an advice under it, and there is one. What is OK has none. The last line begins with the
 # first FAIL.
@@ -110,11 +108,7 @@ works() {
 	check "$backend is taken, and works" says 0 "^libgdrapi works here: gdr_open takes $backend\\." "$@"
 	check "the line of $backend" printed "^OK    backend-$backend: Taken, and it works\\."
 	check "nothing failed on $backend" nothing_failed
-	if command -v python3 >/dev/null; then
-		check "the JSON of $backend is whole" json_is_whole "$backend" "$@"
-	else
-		skip "the JSON of $backend is whole" "needs python3"
-	fi
+	check "the JSON of $backend is whole" json_is_whole "$backend" "$@"
 }
 
 works dmabuf plain
@@ -280,22 +274,18 @@ check "a trial that crashes" says 1 "$crashed" plain WRONG=crash
 check "is to be reported" printed 'do: Please report it'
 check "one beside a preload" says 1 "$crashed" plain WRONG=crash LD_PRELOAD="$build/beside_preload.so"
 check "is tried without" printed "do: Try it without LD_PRELOAD=$build/beside_preload\.so"
-if command -v python3 >/dev/null; then
-	python3 - "$work/fake/libgdrapi.so.2" <<-'EOF'
-		import struct, sys	# the program headers move to the end, as patchelf moves them
-		f = open(sys.argv[1], "r+b")
-		b = f.read()
-		size, count = struct.unpack_from("<HH", b, 54)
-		f.seek(32)
-		f.write(struct.pack("<Q", len(b)))
-		f.seek(0, 2)
-		f.write(b[64:64 + size * count])
-	EOF
-	check "one of a file that was edited" says 1 "$crashed" plain WRONG=crash
-	check "is tried as it was built" printed 'do: Put the file in its place as it was built: .*patchelf'
-else
-	skip "one of a file that was edited" "needs python3"
-fi
+python3 - "$work/fake/libgdrapi.so.2" <<-'EOF'
+	import struct, sys	# the program headers move to the end, as patchelf moves them
+	f = open(sys.argv[1], "r+b")
+	b = f.read()
+	size, count = struct.unpack_from("<HH", b, 54)
+	f.seek(32)
+	f.write(struct.pack("<Q", len(b)))
+	f.seek(0, 2)
+	f.write(b[64:64 + size * count])
+EOF
+check "one of a file that was edited" says 1 "$crashed" plain WRONG=crash
+check "is tried as it was built" printed 'do: Put the file in its place as it was built: .*patchelf'
 for what in lost bit; do
 	check "a trial whose bytes are wrong: $what" first trial 'What was read .* is not what was written' plain WRONG=$what
 done

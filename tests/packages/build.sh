@@ -5,7 +5,6 @@
 # build/packages, by the commands of docs/install.md, and looks at them: lintian, the names, the same files in Debian's
 # packages and in RPMs, and what is in the library.
 set -uo pipefail
-shopt -s extglob
 # shellcheck source=tests/packages/lib.sh
 . "$(dirname "$0")/lib.sh"
 go=${GO:-go}
@@ -62,7 +61,7 @@ check "lintian has nothing to say" lint
 # Each package unpacked: $work/deb/NAME and $work/rpm/NAME, RPMs under Debian's names.
 deb_names=(gdrcopy-tools gdrcopy-tools-dbgsym gdrdrv-dkms libgdrapi-dev libgdrapi2 libgdrapi2-dbgsym libvkgdr libvkgdr-dbgsym)
 names=(gdrcopy-tools gdrdrv-dkms libgdrapi-dev libgdrapi2 libvkgdr)
-for f in "$out"/deb/*.?(d)deb; do # Ubuntu's name of what is for debuggers is .ddeb
+for f in "$out"/deb/*deb; do # Ubuntu's name of what is for debuggers is .ddeb
 	name=$(dpkg-deb -f "$f" Package)
 	mkdir -p "$work/deb/$name"
 	dpkg-deb -x "$f" "$work/deb/$name"

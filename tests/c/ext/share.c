@@ -345,7 +345,7 @@ static int from_environment(const char *name)
 	return atoi(text);
 }
 
-/* run_anew() makes it. On the doubles rm has no libcuda at all; dmabuf wants to know its version. */
+/* run_anew() makes it. On the doubles rm has no libcuda but the machine's; dmabuf wants to know its version. */
 static void anew(void)
 {
 	struct guest x = { from_environment("SHARE_FD"), from_environment("SHARE_UID"), 0, OBJECT,
@@ -353,7 +353,6 @@ static void anew(void)
 
 	expect_is(count_maps_of("libcuda"), 0);
 	be_guest(&x);
-	/* gdr_open takes the libcuda of a machine that has one. */
 	if (getenv("SHARE_HIDE") || (on_doubles() && !by_dmabuf() && access("/dev/nvidiactl", F_OK)))
 		expect_is(count_maps_of("libcuda"), 0);
 }
