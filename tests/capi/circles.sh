@@ -101,7 +101,7 @@ one_binding() {
 		'core/cuda/cudatest/cudatest.go core/cuda/driver.go ' ]
 }
 
-# knows_only FOLDER FOLDERS: what a file there includes of capi/ lies in these. Copies know copies,
+# knows_only FOLDER FOLDERS: what a file there includes lies in these. Copies know copies,
 # the guest knows both, and the rest of capi/ knows all.
 knows_only() { ! grep "^capi/$1/" "$dir/includes" | grep -vE " capi/($2)/"; }
 
