@@ -186,6 +186,8 @@ func TestCoherentDevices(t *testing.T) {
 		{"GB10", 0x2E12, 0, -1, true},
 		{"the device before Grace's", 0x233F, 1, -1, false},
 		{"the device after Grace's", 0x2380, 1, -1, false},
+		{"the device after GB200", 0x2980, 1, -1, false},
+		{"the device after GB300", 0x3200, 1, -1, false},
 		{"a device that no source has", 0x3FFF, 1, -1, false},
 		{"the same, open", 0x3FFF, 1, idATS, true},
 		{"GB10, open", 0x2E12, 0, idSOC, true},
