@@ -38,10 +38,8 @@ kernel() {
 		}'
 }
 
-{
-	sed -nE 's/^#include <(.*)>.*/\1/p' kmod/*.[ch]
-	printf '%s\n' gdrdrv_config.h gdrdrv_nvidia.h
-} | sort -u | sed "s#^#$dir/empty/#" >"$dir/files"
+sed -nE -e 's/^#include <(.*)>.*/\1/p' -e '$a gdrdrv_config.h\ngdrdrv_nvidia.h' kmod/*.[ch] |
+	sort -u | sed "s#^#$dir/empty/#" >"$dir/files"
 xargs dirname <"$dir/files" | sort -u | xargs mkdir -p
 xargs touch <"$dir/files"
 # What cgo would make of capi/main.go.
