@@ -320,11 +320,12 @@ static void expect_filled(const void *va, uint64_t seed)
 static void differs(void *arg)
 {
 	const struct differing *d = arg;
-	cu_ptr p = open_with_memory(&d->kind);
 	gdr_mh_t mh;
 	void *va;
+	cu_ptr p;
 
 	catch_log();
+	p = open_with_memory(&d->kind);
 	fill(p, 1);
 	if (d->is_full) {
 		fail_cuda("cuMemAlloc", OUT_OF_MEMORY, 0);
