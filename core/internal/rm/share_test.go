@@ -87,6 +87,7 @@ func TestLabelOfAnother(t *testing.T) {
 		_, _, err := l.extents()
 		require.ErrorIs(t, err, c.want, what)
 	}
+	require.Zero(t, (&gpu{coherent: true}).spaceOf(importSystem+1), "memory of a kind that is not known")
 	extents, _, err := two.extents()
 	require.NoError(t, err)
 	require.Equal(t, []extent{{offset: 3 * gpuPage, length: 3 * gpuPage}, {length: 2 * gpuPage}}, extents)
