@@ -99,7 +99,7 @@ func examine() (diagnose.Report, error) {
 	if err != nil {
 		return diagnose.Report{}, errors.Join(errors.New("cannot find this program's file, which the probes run"), err)
 	}
-	// Where there is little address space, this program has no more than the library: it asks nothing first.
+	// This program has no more address space than the library: where that is little, nothing is read.
 	f := facts.Facts{Limits: facts.ProcessLimits()}
 	if !diagnose.TooLittleSpace(f) {
 		f = facts.Root("/").Gather(os.LookupEnv)

@@ -14,7 +14,7 @@ export LC_ALL=C
 build=$(realpath "$1")
 dir=$build/circles
 rm -rf "$dir"
-mkdir -p "$dir/go"
+mkdir -p "$dir/go" "$dir/obj/capi/copy" "$dir/obj/capi/guest"
 (cd capi && ${GO:-go} tool cgo -objdir "$dir/_cgo" -- main.go >/dev/null)
 
 # kernel FILE: what a file of kmod/ has and needs. Its own header's macros count. The kernel's
@@ -48,7 +48,6 @@ xargs touch <"$dir/files"
 	grep -hoE 'gdrcore_[a-z_]+' capi/*.c capi/*/*.c | sort -u | sed 's/.*/int &();/'
 } >"$dir/go/_cgo_export.h"
 for folder in capi capi/copy capi/guest; do
-	mkdir -p "$dir/obj/$folder"
 	(top=$PWD && cd "$dir/obj/$folder" &&
 		"${CC:-cc}" -std=gnu11 -O0 -w -I"$top/capi" -I"$top/include" -I"$dir/go" -c "$top/$folder/"*.c)
 done

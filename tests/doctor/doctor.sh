@@ -116,12 +116,6 @@ works dmabuf plain
 check "CUDA that exports nothing" first backend-dmabuf 'attribute 124 is 0' plain CUDA_SIM_DMABUF=0
 check "a kernel part that cannot map" first backend-dmabuf 'attribute 152 is 0' plain CUDA_SIM_DMABUF_MMAP=0
 check "the attributes" printed '^OK    attributes: .*\): 1, 1; attribute 152 .*: 0, 0\.'
-if has_gpu; then
-	skip "CUDA before 13.3" "the rm of this machine's driver is there, and knows nothing of the simulated CUDA"
-else
-	check "CUDA before 13.3" first backend-rm 'no /dev/nvidiactl' plain CUDA_SIM_DRIVER_VERSION=12040
-	check "it does not know the attribute" printed '^OK    attributes: .*attribute 152 .*: not known to the driver, not known to the driver\.'
-fi
 check "a pin that fails" first trial 'It failed at gdr_pin_buffer' plain \
 	CUDA_SIM_FAIL=cuMemGetHandleForAddressRange=1
 check "a name that is no backend" first environment 'pigeon names no backend' plain GDRCOPY_BACKEND=pigeon
@@ -325,8 +319,10 @@ check "no unversioned name" says 0 '^WARN  library-name: The loader finds no lib
 
 folders=$build
 if has_gpu; then
-	skip "no GPU" "there is one here"
+	skip "no GPU, and CUDA before 13.3 without rm" "there are a GPU and an rm here"
 else
+	check "CUDA before 13.3" first backend-rm 'no /dev/nvidiactl' plain CUDA_SIM_DRIVER_VERSION=12040
+	check "it does not know the attribute" printed '^OK    attributes: .*attribute 152 .*: not known to the driver, not known to the driver\.'
 	check "no GPU" says 77 '^FAIL  gpu: .*no NVIDIA GPU' none
 fi
 done_testing

@@ -334,8 +334,9 @@ static void few_maps(void)
 {
 	if (max_maps() > 1000000)
 		skip_case("vm.max_map_count is too high to be reached");
-	for (long leave = 0; leave < 250; leave += 10)
-		expect(in_child("with few mappings", open_with_maps, &leave, 20));
+	for (int i = 0; i < scaled(1); i++)
+		for (long leave = 0; leave < 250; leave += 10)
+			expect(in_child("with few mappings", open_with_maps, &leave, 20));
 }
 
 /* What is there can be unmapped where no mapping can be made. */
