@@ -19,7 +19,8 @@
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 
-packages='gcc g++ make binutils libc6-dev pkg-config python3 ca-certificates'
+# A program that a test of make check needs is one of these, or of a package that each Debian has (tests/suite).
+packages='gcc g++ make binutils libc6-dev pkg-config python3 ca-certificates patchelf'
 go_least=21
 
 say() { printf 'setup.sh: %s\n' "$*"; }
@@ -162,7 +163,7 @@ if ! known_system; then
 	cat <<-END
 	setup.sh: this is neither Debian 12 or later nor Ubuntu, so nothing was installed. Needed:
 	  - a C and a C++ compiler, GNU make, binutils, pkg-config, the C library's headers
-	  - Python 3, for the tests
+	  - Python 3 and patchelf, for the tests
 	  - the certificates of the usual authorities (Debian: ca-certificates)
 	  - Go 1.$go_least or later, in PATH; it fetches a version that the library is built with
 	Then run: make demo

@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -32,6 +33,7 @@ type suite struct {
 	top     string          // of the tree
 	build   string          // the build folder, absolute
 	results string          // build/results
+	setup   []string        // the packages that setup.sh installs
 	limit   time.Duration   // for every program: GDR_LIMIT; negative: the table's
 	ctx     context.Context // ends when the user interrupts
 	say     io.Writer
@@ -167,7 +169,11 @@ func newSuite(table []Group) (*suite, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &suite{table: table, top: top, build: build, results: filepath.Join(build, "results"), limit: -1,
+	setup, err := os.ReadFile("setup.sh")
+	if err != nil {
+		return nil, err
+	}
+	s := &suite{table: table, top: top, build: build, results: filepath.Join(build, "results"), setup: installs(string(setup)), limit: -1,
 		ctx: context.Background(), say: os.Stdout, tried: map[string]error{}}
 	if set := os.Getenv("GDR_LIMIT"); set != "" {
 		seconds, err := strconv.ParseFloat(set, 64)
@@ -204,7 +210,7 @@ func (s *suite) runGroup(t *testing.T, g Group) {
 	}
 	t.Parallel()
 	for _, p := range g.Rows {
-		all := rows(g.Name, p, runtime.GOARCH)
+		all := rows(g, p, runtime.GOARCH)
 		if len(all) == 0 {
 			continue
 		}
@@ -270,11 +276,15 @@ func (s *suite) end() bool {
 		text += fmt.Sprintf("; %d programs were not run: %v", s.left, context.Cause(s.ctx))
 	}
 	text += "\n"
-	if err := os.WriteFile(filepath.Join(s.results, "summary"), []byte(text), 0o666); err != nil {
+	err := os.MkdirAll(s.results, 0o777) // no row may have begun
+	if err == nil {
+		err = os.WriteFile(filepath.Join(s.results, "summary"), []byte(text), 0o666)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "suite:", err)
 		return false
 	}
-	_, err := io.WriteString(s.say, text)
+	_, err = io.WriteString(s.say, text)
 	return err == nil && s.sum.failed == 0 && s.sum.passed+s.sum.skipped > 0 && s.left == 0
 }
 
@@ -526,13 +536,30 @@ func (s *suite) ready(r *row) error {
 			return fmt.Errorf("%s is missing. Debian: apt-get install %s", program, packages(program))
 		}
 	}
+	// It is there, and may not be on a fresh system, where setup.sh is all that has run before make check.
+	for _, program := range r.Needs {
+		owner, _, _ := strings.Cut(packages(program), " ")
+		if r.when == Check && !slices.Contains(essential, owner) && !slices.Contains(s.setup, owner) {
+			return fmt.Errorf("%s runs in make check and needs %s, which setup.sh does not install (%s)", r.path(), program, packages(program))
+		}
+	}
 	return s.made(targets(r))
+}
+
+// essential are the packages with programs of needs.txt that each Debian and Ubuntu has, as dpkg's field says.
+var essential = []string{"bsdutils", "dpkg"}
+
+// installs are the packages that setup.sh names.
+func installs(setup string) []string {
+	_, line, _ := strings.Cut(setup, "\npackages='")
+	line, _, _ = strings.Cut(line, "'")
+	return strings.Fields(line)
 }
 
 //go:embed needs.txt
 var needs string
 
-// packages are those of Debian that have a program.
+// packages are those of Debian that a test wants with a program.
 func packages(program string) string {
 	for line := range strings.Lines(needs) {
 		if name, names, ok := strings.Cut(strings.TrimSpace(line), " "); ok && name == program {

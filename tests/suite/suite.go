@@ -54,7 +54,8 @@ type Program struct {
 	Make  []string
 	Built bool
 
-	// Needs lists programs that must be in PATH; needs.txt knows their packages.
+	// Needs lists programs that must be in PATH; needs.txt knows their packages. What make check needs
+	// comes by setup.sh, or each Debian has it.
 	Needs []string
 
 	Env   []string // NAME=VALUE, after all else
@@ -89,6 +90,7 @@ const defaultLimit = 20 * time.Minute
 type row struct {
 	Program
 	group   string
+	when    When
 	backend string
 }
 
@@ -102,7 +104,7 @@ func (r *row) path() string {
 }
 
 // rows are those of a program that this machine can run.
-func rows(group string, p Program, arch string) (all []*row) {
+func rows(g Group, p Program, arch string) (all []*row) {
 	backends := p.On
 	if len(backends) == 0 {
 		backends = []string{""}
@@ -111,7 +113,7 @@ func rows(group string, p Program, arch string) (all []*row) {
 		if (b == "rm" || p.Sim == RMDriver) && arch != "amd64" {
 			continue
 		}
-		all = append(all, &row{Program: p, group: group, backend: b})
+		all = append(all, &row{Program: p, group: g.Name, when: g.When, backend: b})
 	}
 	return all
 }

@@ -24,7 +24,7 @@ func suiteOf(t *testing.T, p Program) (*suite, *row) {
 	build := filepath.Join(top, "build")
 	s := &suite{top: top, build: build, results: filepath.Join(build, "results"), limit: -1, ctx: context.Background(),
 		say: new(strings.Builder), tried: map[string]error{}}
-	return s, rows("g", p, "amd64")[0]
+	return s, rows(Group{Name: "g", When: All}, p, "amd64")[0]
 }
 
 func script(text string) Program { return Program{Name: "p", Cmd: []string{"sh", "-c", text}} }
@@ -80,6 +80,22 @@ func goOutput(text string, status int) Program {
 	return Program{Name: "p", Cmd: []string{"sh", "-c", "echo \"$0\"; exit $1", text, string(rune('0' + status))}, Count: GoTest}
 }
 
+// What make check needs is there after setup.sh alone, whatever else this machine has.
+func TestNeeds(t *testing.T) {
+	s, r := suiteOf(t, Program{Name: "p", Cmd: []string{"true"}, Count: Status, Needs: []string{"script", "readelf"}})
+	for setup, want := range map[string]string{"gcc binutils": "", "gcc": "g/p runs in make check and needs readelf, which setup.sh does not install (binutils)"} {
+		s.setup = installs("#!/bin/sh\npackages='" + setup + "'\n")
+		r.when = All
+		require.NoError(t, s.ready(r))
+		r.when = Check
+		if err := s.ready(r); want == "" {
+			require.NoError(t, err)
+		} else {
+			require.EqualError(t, err, want)
+		}
+	}
+}
+
 // A program that hangs is killed with what it started.
 func TestLimit(t *testing.T) {
 	pid := filepath.Join(t.TempDir(), "pid")
@@ -115,7 +131,6 @@ func TestTimeout(t *testing.T) {
 // A row that had not begun at an interrupt did not fail. Nor is the run green.
 func TestNotRun(t *testing.T) {
 	s, r := suiteOf(t, script("echo '1 passed, 0 failed, 0 skipped'"))
-	require.NoError(t, os.MkdirAll(s.results, 0o777))
 	t.Run("before", func(t *testing.T) { s.test(t, r) })
 	ctx, cancel := context.WithCancelCause(s.ctx)
 	cancel(errors.New("the user has gone"))
@@ -141,7 +156,7 @@ func TestMake(t *testing.T) {
 	made, err := os.ReadFile(filepath.Join(s.top, "made"))
 	require.NoError(t, err)
 	require.Equal(t, "good\ngood\n", string(made), "one call makes what all want; then each row asks for its own")
-	got, said = s.one(rows("g", bad, "amd64")[0], nil)
+	got, said = s.one(rows(Group{Name: "g", When: All}, bad, "amd64")[0], nil)
 	require.Equal(t, counts{0, 1, 0}, got)
 	require.Contains(t, said, "wrong source")
 }
@@ -149,15 +164,15 @@ func TestMake(t *testing.T) {
 func TestRows(t *testing.T) {
 	p := Program{Name: "a", On: []string{"dmabuf", "rm"}, Tree: "asan", Env: []string{"GDR_TEST_DOUBLES=2", "X=$B/$BACKEND"}}
 	s, _ := suiteOf(t, p)
-	all := rows("g", p, "amd64")
+	all := rows(Group{Name: "g", When: All}, p, "amd64")
 	require.Len(t, all, 2)
 	require.Equal(t, "g/a/rm", all[1].path())
 	require.Equal(t, []string{s.build + "/doubles/rm_sim", s.build + "/bin/g_a"}, s.command(all[1]))
 	require.Equal(t, []string{"build/bin/g_a", "doubles"}, targets(all[1]))
 	require.Subset(t, s.environment(all[0]), []string{"LD_LIBRARY_PATH=" + s.build + "/doubles:" + s.build + "/asan",
 		"GDRCOPY_BACKEND=dmabuf", "GDR_TEST_DOUBLES=2", "X=" + s.build + "/dmabuf"})
-	require.Len(t, rows("g", p, "arm64"), 1)
-	require.Empty(t, rows("g", Program{Sim: RMDriver}, "arm64"))
+	require.Len(t, rows(Group{Name: "g", When: All}, p, "arm64"), 1)
+	require.Empty(t, rows(Group{Name: "g", When: All}, Program{Sim: RMDriver}, "arm64"))
 }
 
 // A case is picked by a pattern of its name, in which a blank may be a line below.
@@ -216,7 +231,6 @@ func TestNames(t *testing.T) {
 func TestEnd(t *testing.T) {
 	for sum, ok := range map[counts]bool{{2, 0, 1}: true, {0, 0, 1}: true, {2, 1, 0}: false, {}: false} {
 		s, _ := suiteOf(t, Program{})
-		require.NoError(t, os.MkdirAll(s.results, 0o777))
 		s.sum = sum
 		require.Equal(t, ok, s.end(), sum)
 		summary, err := os.ReadFile(filepath.Join(s.results, "summary"))
