@@ -119,6 +119,13 @@ apt() {
 		die "apt-get failed; it says why above"
 }
 
+# update: without an archive apt-get says so and returns 0, unless it is told otherwise. What apt knows already may do.
+update() {
+	as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -o APT::Update::Error-Mode=any update && return
+	[ -n "$(apt-cache madison make)" ] || die "apt-get failed, and knows no packages from before; it says why above"
+	say "apt-get could not update all of its lists; it says why above. Going on with those that it has"
+}
+
 # go_package: of the Gos among the packages that apt knows, the newest that the library is
 # built with; else the newest that can fetch one.
 go_package() {
@@ -145,7 +152,8 @@ backports() {
 	say "Go of this system is too old: adding bookworm-backports, in $list"
 	echo "deb $archive bookworm-backports main" | as_root tee "$list" >/dev/null
 	as_root chmod 644 "$list" # whatever the umask is, apt as a user reads it
-	apt update
+	update
+	[ -n "$(go_package)" ] || die "bookworm-backports has no Go 1.$go_least or later, or could not be reached; apt-get says why above"
 }
 
 if [ "${1-}" = --go ]; then
@@ -179,7 +187,7 @@ if [ -n "$missing" ] || [ -z "$go" ]; then
 	if [ "$(id -u)" -ne 0 ] && ! command -v sudo >/dev/null; then
 		die "only root can install that, and there is no sudo; run: su -c 'sh $here/setup.sh'"
 	fi
-	apt update
+	update
 	if [ -z "$go" ]; then
 		[ -n "$(go_package)" ] || backports
 		missing="$missing$(go_package)"
@@ -194,6 +202,6 @@ if [ ! -d "$here/vendor" ]; then
 	say "using $go; running: $go mod download (the Go that go.mod names, and the modules)"
 	cd "$here"
 	$go mod download ||
-		die "$go failed; it says why above. What it fetches comes from the Go module proxy (GOPROXY) and lies in $($go env GOPATH)"
+		die "$go failed; it says why above. What it fetches comes from the Go module proxy (GOPROXY) and lies in $(cd / && GOTOOLCHAIN=local "${go##* }" env GOPATH)"
 fi
 say "all is there. Next: make demo, then make check"

@@ -34,7 +34,7 @@ $(O)/tests/%.o: tests/%.cpp Makefile $(SYMS) | $(MADE_H)
 SUITE     := $(B)/suite
 # $(call RUN_SUITE,ARGUMENTS)
 RUN_SUITE  = $(BUILD_SUITE) && B='$(B)' CC='$(CC)' CXX='$(CXX)' GO='$(GO)' MAKE='$(MAKE)' $(SUITE) -test.parallel $$(($$(nproc) + 1)) -some $(1)
-BUILD_SUITE = mkdir -p $(B) && env -u GOOS -u GOARCH -u CGO_ENABLED $(GO) test -c -o $(SUITE) ./tests
+BUILD_SUITE = GO='$(GO)' capi/guest/build/goroot.sh && mkdir -p $(B) && env -u GOOS -u GOARCH -u CGO_ENABLED $(GO) test -c -o $(SUITE) ./tests
 empty     :=
 space     := $(empty) $(empty)
 # $(call GROUP,NAME...) is the pattern of these groups.

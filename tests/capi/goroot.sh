@@ -84,16 +84,30 @@ goroot() {
 says() {
 	text=$1
 	shift
-	if "$@" >"$work/said-by" || ! grep -qF -e "$text" "$work/said-by"; then
+	if "$@" >"$work/said-by" 2>&1 || ! grep -qF -e "$text" "$work/said-by"; then
 		cat "$work/said-by"
 		return 1
 	fi
 }
 
 fake "$work/bin" "$next" local
-for choice in '-go in Debian' "GOTOOLCHAIN=$newest make" 'GDR_GO_UNTESTED=1 make'; do
+for choice in 'sh setup.sh' '-go in Debian' "GOTOOLCHAIN=$newest make" 'GDR_GO_UNTESTED=1 make'; do
 	check "an unknown Go: make names $choice" says "$choice" goroot env
 done
+# make's targets that build no library first ask the same.
+for target in check check-abi; do
+	check "no Go: make $target says so" says 'there is no go-none here: run sh setup.sh' \
+		make -s -C "$here" "$target" GO=go-none B="$work/b"
+done
+fake "$work/bin" go1.19.8 auto
+check "a Go that is too old: make check names setup.sh" says 'sh setup.sh' make -s -C "$here" check GO="$work/bin/go" B="$work/b"
+for choice in GOTOOLCHAIN GDR_GO_UNTESTED; do
+	check "and not $choice, which it does not know or could not use" sh -c "! grep -q $choice '$work/said-by'"
+done
+fake "$work/bin" go1.21.9 local
+check "Go 1.21 knows GOTOOLCHAIN" says "GOTOOLCHAIN=$newest make" goroot env
+check "and reads no go.mod of today" sh -c "! grep -q GDR_GO_UNTESTED '$work/said-by'"
+fake "$work/bin" "$next" local
 real=$(${GO:-go} env GOROOT)
 for f in syscall/rlimit.go runtime/sigtab_linux_generic.go runtime/netpoll_epoll.go runtime/signal_unix.go \
 	runtime/os_linux.go runtime/proc.go runtime/malloc.go internal/godebugs/table.go; do

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# goroot.sh DIR - writes DIR/overlay.json for `go build -overlay`, with DIR/root for
-# GOROOT and DIR/root/bin/go for the command.
+# goroot.sh [DIR] - writes DIR/overlay.json for `go build -overlay`, with DIR/root for
+# GOROOT and DIR/root/bin/go for the command. Without DIR it only says whether $GO may be taken.
 #
 # The library is a guest: its Go runtime must take nothing of the host's. What a
 # runtime takes that no setting turns off is taken out of it in two places. Go's own
@@ -21,14 +21,11 @@
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 go=${GO:-go}
-out=$1
-rm -rf "$out"
-mkdir -p "$out"
-out=$(cd "$out" && pwd)
 
 tested=$(sed '/^#/d' "$here/go_versions" | tr '\n' ' ')
 newest=${tested% }
 newest=${newest##* }
+oldest=${tested%% *}
 minors=$(echo "$tested" | sed -E 's/go([0-9]+\.[0-9]+)[^ ]*/\1/g')
 
 fail() {
@@ -36,21 +33,31 @@ fail() {
 	exit 1
 }
 
-# choices WHAT: of a Go that may not be taken.
+# since GO: is the Go that is here that one, or newer?
+since() {
+	[ "$(printf 'go%s\n%s\n' "${minor:-0}" "$1" | sort -V | head -n 1)" = "$1" ]
+}
+
+# choices WHAT: of a Go that may not be taken. Go 1.21 is the first that fetches another; one that is older than
+# go.mod says reads no go.mod of today.
 choices() {
-	fail "$1; the library is built with Go $minors
+	echo "goroot.sh: $1; the library is built with Go $minors
   Take one of these:
-    GO=/usr/lib/go-N/bin/go make    a Go of the distribution: golang-N-go in Debian and Ubuntu, golang in Fedora
-    GOTOOLCHAIN=$newest make      Go fetches that version
-    GDR_GO_UNTESTED=1 make          this Go: no test of the library has been run with it"
+    sh setup.sh                     installs one, on Debian and Ubuntu
+    GO=/usr/lib/go-N/bin/go make    a Go of the distribution: golang-N-go in Debian and Ubuntu, golang in Fedora" >&2
+	! since go1.21 || echo "    GOTOOLCHAIN=$newest make      Go fetches that version" >&2
+	! since "${oldest%.*}" || echo "    GDR_GO_UNTESTED=1 make          this Go: no test of the library has been run with it" >&2
+	exit 1
 }
 
 # The Go command may be another than the one in PATH: it takes the toolchain that go.mod
 # or GOTOOLCHAIN names.
-command -v "${go%% *}" >/dev/null || fail "there is no $go here: run sh setup.sh, which installs it"
+command -v "${go##* }" >/dev/null || fail "there is no ${go##* } here: run sh setup.sh, which installs it"
+minor_of() { sed -nE 's/^(devel )?go([0-9]+\.[0-9]+).*/\2/p'; }
+minor=$(cd / && GOTOOLCHAIN=local "${go##* }" env GOVERSION | minor_of)
 root=$($go env GOROOT) || choices "$go does not run here, see above"
 version=$($go env GOVERSION)
-minor=$(echo "$version" | sed -nE 's/^(devel )?go([0-9]+\.[0-9]+).*/\2/p')
+minor=$(echo "$version" | minor_of)
 case " $minors " in
 *" $minor "*) ;;
 *)
@@ -58,6 +65,11 @@ case " $minors " in
 	echo "goroot.sh: $version: no test of the library has been run with it" >&2
 	;;
 esac
+
+[ $# -gt 0 ] || exit 0
+rm -rf "$1"
+mkdir -p "$1"
+out=$(cd "$1" && pwd)
 
 # A Go that another one fetched lies in the module cache, where no file may be
 # replaced: it is reached by a link.
