@@ -76,10 +76,12 @@ $(B)/tests/pages.h: tests/headers.sh $(PUBLIC_H) $(wildcard docs/man/man3/gdr*.3
 		tests/headers.sh -p docs/man/man3/$$f.3 | grep "[ *]$$f(" || { echo "docs/man/man3/$$f.3 does not declare it" >&2; exit 1; }; \
 	done >$@.new && mv $@.new $@
 
-# Without that program a target cannot be made.
+# Without these programs, which commas part, a target cannot be made.
+comma     := ,
 need-%:
-	@command -v $* >/dev/null || { packages=$$(sed -n 's/^$* //p' tests/suite/needs.txt); \
-		echo "$* is missing. Debian: apt-get install $${packages:-the package that has it}"; exit 1; }
+	@missing=; packages=; for p in $(subst $(comma), ,$*); do command -v $$p >/dev/null || { missing="$$missing $$p"; \
+		known=$$(sed -n "s/^$$p //p" tests/suite/needs.txt); packages="$$packages $${known:-THE-PACKAGE-OF-$$p}"; }; done; \
+		[ -z "$$missing" ] || { echo "missing:$$missing. Debian: apt-get install$$packages"; exit 1; }
 
 # The C side under the sanitizers. One make makes what is wanted of a folder.
 SANITIZE  := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
@@ -101,19 +103,23 @@ LINT_CC   := $(CC) $(CLANG) $(notdir $(wildcard /usr/bin/gcc-14))
 GO_DIRS   := capi core cmd examples tests packaging
 GO_ALL    := $(GO_DIRS:%=./%/...)
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
-lint: need-shellcheck need-$(CLANG) need-aarch64-linux-gnu-gcc $(DOUBLES) $(MADE_H)
-	@fmt=$$($(GO) env GOROOT)/bin/gofmt; bad=$$($$fmt -l $(GO_DIRS)); [ -z "$$bad" ] || { $$fmt -d $(GO_DIRS); exit 1; }
-	$(GO) vet $(GO_ALL)
-	$(GO) run $(STATICCHECK) $(GO_ALL)
+# go run takes the toolchain that staticcheck names, and what it reads is of go.mod's: one must be the other.
+LINT_GO    = $(lastword $(GO))
+lint: export GOTOOLCHAIN = $(shell sed -n 's/^toolchain //p' go.mod)
+lint: need-shellcheck,$(CLANG),aarch64-linux-gnu-gcc $(DOUBLES) $(MADE_H)
+	@GO='$(LINT_GO)' capi/guest/build/goroot.sh
+	@fmt=$$($(LINT_GO) env GOROOT)/bin/gofmt; bad=$$($$fmt -l $(GO_DIRS)); [ -z "$$bad" ] || { $$fmt -d $(GO_DIRS); exit 1; }
+	$(LINT_GO) vet $(GO_ALL)
+	$(LINT_GO) run $(STATICCHECK) $(GO_ALL)
 	shellcheck -x setup.sh capi/guest/build/*.sh kmod/*.sh packaging/*.sh packaging/gdrdrv-node tests/*.sh tests/*/*.sh $(T)/*/*.sh .ci/run
-	cd capi && $(GO) tool cgo -objdir ../$(B)/_cgo -- main.go
+	cd capi && $(LINT_GO) tool cgo -objdir ../$(B)/_cgo -- main.go
 	for cc in $(LINT_CC); do for f in capi/*.c capi/*/*.c; do \
 		$$cc -std=gnu11 $(FORTIFIED) $(WARN) -Icapi -I$(B)/_cgo -S -o /dev/null $$f || exit 1; done; \
 		for f in tools/*.c tools/*/*.c $(T)/*/*.c $(addprefix tests/,$(addsuffix /*.c,bench callgrind capi consumers doubles examples fuzz rm vkgdr)) \
 			examples/*.c examples/*/*.c vkgdr/*.c; do \
 		$$cc $(C11) $(FORTIFIED) $(TEST_I) -S -o /dev/null $$f || exit 1; done; done
 	aarch64-linux-gnu-gcc -std=gnu11 -O2 $(WARN) -Icapi -I$(B)/_cgo -fsyntax-only capi/*.c capi/*/*.c
-	GOARCH=arm64 $(GO) vet ./core/... ./capi/cache ./capi/handle ./cmd/... ./examples/...
-	GOARCH=ppc64le $(GO) vet ./core/... ./capi/cache ./capi/handle ./cmd/... ./examples/...
+	GOARCH=arm64 $(LINT_GO) vet ./core/... ./capi/cache ./capi/handle ./cmd/... ./examples/...
+	GOARCH=ppc64le $(LINT_GO) vet ./core/... ./capi/cache ./capi/handle ./cmd/... ./examples/...
 
 include $(wildcard $(T)/*/*.mk) $(wildcard tests/*/*.mk) examples/examples.mk
