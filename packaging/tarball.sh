@@ -40,6 +40,7 @@ install -m 644 README.md CHANGELOG.md LICENSE packaging/deb/debian/copyright pac
 	"$out/$name/share/doc/gdrapi/"
 install -m 644 docs/*.md "$out/$name/share/doc/gdrapi/docs/"
 install -m 644 docs/runs/*.md docs/runs/*.txt "$out/$name/share/doc/gdrapi/docs/runs/"
+packaging/links.sh "$out/$name/share/doc"
 cd "$out"
 rm -rf "$source"
 tar --sort=name --mtime="@$epoch" --owner=0 --group=0 --numeric-owner --format=gnu \

@@ -111,17 +111,23 @@ for root in "$work/deb/libgdrapi2" "$work/rpm/libgdrapi2" "$work/tarball"; do
 	check "$name: the SBOM has its modules" made_of "$lib" "$(find "$root" -name gdrapi.cdx.json)"
 	stripped() { ! readelf -SW "$lib" | grep -q '\.debug_info'; }
 	check "$name: no debugging data" stripped
-	readme=$(find "$root" -path '*/doc/*' -name README.md ! -path '*/docs/*')
-	pages() {
-		grep -oE '\]\(docs/[a-z0-9-]*\.md' "$readme" | sed 's/^](//' | sort -u >"$work/links"
-		[ -s "$work/links" ] && while read -r page; do
-			[ -s "${readme%/*}/$page" ] || { echo "$name has no $page"; return 1; }
-		done <"$work/links"
-	}
-	check "$name: the pages that its README links to" pages
+	check "$name: its README links to pages" grep -q '](docs/install.md' "$(find "$root" -path '*/doc/*' -name README.md ! -path '*/docs/*')"
 	check "$name: the sample ucx.conf" sh -c "find '$root' -name ucx.conf | grep ."
 	tells() { ! grep -rlaF "$here" "$root"; }
 	check "$name: no name of the folder it was built in" tells
+done
+# links FOLDER: the links of the pages below it lead to files that are there.
+links() {
+	find "$1" -name '*.md' | while read -r page; do
+		grep -oE '\]\([^)]+\)' "$page" | sed -e 's/^](//' -e 's/[)#].*//' | grep -vE '^([a-z]+:|$)' | sort -u | sed "s|^|${page%/*}/|"
+	done >"$work/links"
+	echo "$(wc -l <"$work/links") links"
+	while read -r file; do [ -s "$file" ] || echo "no $file"; done <"$work/links" >"$work/lacks"
+	cat "$work/lacks"
+	! [ -s "$work/lacks" ]
+}
+for root in "$work"/deb/lib* "$work"/rpm/lib* "$work/tarball"; do
+	[ -z "$(find "$root" -name '*.md' -print -quit)" ] || check "${root#"$work/"}: what its pages link to" links "$root"
 done
 for p in "$work"/deb/gdrcopy-tools/usr/bin/*; do
 	run_path() { ! readelf -dW "$p" | grep -E 'R(UN)?PATH'; }
