@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 #
 # make check          [check 6 min] every test that needs no GPU; CHECK='abi guest' picks some of them
-# make check-all      [more 60 min] make check, make lint and most of these: what CI runs
+# make check-all      [more 50 min] after make check: make lint and most of these; CI runs both
 # make check-go       [check 1 min] the tests of the Go packages
 # make suite          [check 10 s] build/suite: its -l lists the tests, and what each holds the library to
 # make check-suite    [check 10 s] the runner of the tests itself: a test that fails makes make fail

@@ -1,17 +1,18 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 #
-# fresh.sh SUITE [--check] - README.md's commands on a fresh machine: a root that
-# debootstrap made of that suite of Debian or Ubuntu, as small as it can be. Then this working tree
-# is put there, below root's home, and setup.sh, make demo, make install, the first program and pip's
-# line of python/README.md run. Of make check there run the groups that a newer compiler or C library
-# is most likely to break; with --check all, as root, and as a user under umask 077 in a long path with an
-# unknown locale. There is no GPU in it. Before each step the log has the size of the root.
+# fresh.sh SUITE part|whole|users - README.md's commands on a fresh machine: a root that
+# debootstrap made of that suite of Debian or Ubuntu, as small as it can be. This working tree
+# is put there, below root's home. Then README.md's two commands run, before anything else is installed; then
+# make install, the first program and pip's line of python/README.md. With part make check there
+# runs the groups that a newer compiler or C library is most likely to break, with whole all of it, with users all of
+# it also as a user without a home, under umask 077, in a long path, with an unknown locale.
+# There is no GPU in it. Before each step the log has the size of the root.
 #
 # Needs root, and the network. The root reaches it as this machine does: its
 # mirror, its name servers, its own certificates and proxies.
 set -euo pipefail
-suite=${1:?which suite?}
+suite=${1:?which suite?} how=${2:?part, whole or users?}
 here=$(cd "$(dirname "$0")/../.." && pwd)
 # shellcheck source=tests/vm/apt.sh
 . "$here/tests/vm/apt.sh"
@@ -44,10 +45,11 @@ refuses() {
 
 as_nobody='mkdir -p /tmp/t && cp -r setup.sh capi /tmp/t && cd /tmp/t && setpriv --reuid=nobody --clear-groups sh setup.sh'
 other_system='echo ID=other >/tmp/os && mount --bind /tmp/os /etc/os-release && sh setup.sh'
-setup_twice() {
+offline='mkdir /tmp/lists && mount --bind /tmp/lists /var/lib/apt/lists && unshare --net sh setup.sh'
+no_modules='unshare --net env GOPATH=/tmp/none sh setup.sh'
+setup_again() {
 	local out
-	inside 'umask 077; sh setup.sh </dev/null' && out=$(inside 'sh setup.sh') && echo "$out" &&
-		[[ $out != *apt-get* ]] && out=$(inside 'setpriv --reuid=nobody --clear-groups apt-cache policy git 2>&1') && echo "$out" &&
+	out=$(inside 'sh setup.sh') && echo "$out" && [[ $out != *apt-get* ]] && out=$(inside 'setpriv --reuid=nobody --clear-groups apt-cache policy git 2>&1') && echo "$out" &&
 		[[ $out != *'Unable to read'* ]]
 }
 
@@ -56,9 +58,9 @@ ci_needs() {
 	inside "apt-get install -s -qq --no-install-recommends \$(sed -n '/^#/!s/^[^ ]* //p' tests/suite/needs.txt) >/dev/null"
 }
 
-demo() {
+setup_and_demo() {
 	local out
-	out=$(inside 'make demo') && echo "$out" && [ "$(grep -c ': equal$' <<<"$out")" -eq 2 ]
+	out=$(inside 'umask 077; sh setup.sh </dev/null && make demo') && echo "$out" && [ "$(grep -c ': equal$' <<<"$out")" -eq 2 ]
 }
 
 # What README.md names after the demo is there, and the doctor finds the library beside itself.
@@ -103,19 +105,13 @@ try() {
 # Root's home is root's alone, as an installed system has it.
 close_home() { chmod 700 "$root/root" && put_source; }
 
-# Another user's folder, with a build and modules of its own.
+# Another user's folder, with a build of its own. Go's caches lie in the build.
 as_user() {
 	local long
 	long=/home/user/$(printf 'a-folder-with-a-long-name-%.0s' 1 2 3 4 5)
 	inside "useradd -m user && mkdir $long && cp -r $src $long/ && rm -r $long/gdrapi/build && chown -R user: /home/user" &&
-		inside_of "$long/gdrapi" 'setpriv --reuid=user --regid=user --init-groups env HOME=/home/user LC_ALL=xx_YY.UTF-8 \
-			sh -ec "umask 077; sh setup.sh; make demo; make check"'
-}
-
-# Go's caches go into the build then.
-homeless() {
-	inside 'cp -r . /tmp/homeless && cd /tmp/homeless && rm -r build && env -u HOME sh setup.sh && env -u HOME make lib && make clean &&
-		[ ! -e build ] && rm -r /tmp/homeless'
+		inside_of "$long/gdrapi" 'setpriv --reuid=user --regid=user --init-groups env -u HOME LC_ALL=xx_YY.UTF-8 \
+			sh -ec "umask 077; sh setup.sh; make demo; make check; make clean; [ ! -e build ]"'
 }
 
 # Each step needs the one before.
@@ -126,20 +122,22 @@ steps() {
 		try "the working tree, in root's home" close_home &&
 		try "setup.sh without root stops" refuses "$as_nobody" 'run: su -c' &&
 		try "setup.sh on another system stops" refuses "$other_system" 'Needed:' &&
-		try "setup.sh, and again with nothing to do" setup_twice &&
+		try "setup.sh without a network stops" refuses "$offline" 'knows no packages from before' &&
+		try "README.md's first command" setup_and_demo &&
+		case $how in
+		part) try "make check, of the C side" inside "make check CHECK='abi capi'" ;;
+		whole) try "README.md's second command" inside 'make check' ;;
+		users) try "README.md's second command" inside 'make check' && try "README.md's two commands, as a user" as_user ;;
+		*) try "$how is part, whole or users" false ;;
+		esac &&
+		try "setup.sh again, with nothing to do" setup_again &&
+		try "setup.sh without Go's modules and a network stops" refuses "$no_modules" 'lies in /tmp/none' &&
 		try ".ci/run's packages" ci_needs &&
-		try "make demo" demo &&
-		if [ "${1-}" = --check ]; then
-			try "without a home" homeless && try "make check, as root" inside 'make check' &&
-				try "README.md's two commands, as a user" as_user
-		else
-			try "make check, of the C side" inside "make check CHECK='abi capi doubles'"
-		fi &&
 		try "README.md's next steps" next_steps &&
 		try "make install" install &&
 		try "README.md's first program" example &&
 		try "python/README.md's lines for pip" pip_line
 }
 
-steps "${2-}" || :
+steps || :
 done_testing

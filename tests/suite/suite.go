@@ -24,7 +24,7 @@ type When int
 
 const (
 	Check When = iota // make check
-	All               // make check-all
+	All               // make check-all, after make check
 	Named             // none: it runs when -run names it
 )
 
