@@ -68,10 +68,12 @@ def main(path):
     logging.basicConfig(format="keeper: %(message)s")  # whose stderr may be gone
     kept, server = {}, socket.socket(socket.AF_UNIX)
     os.umask(0o077)
-    if os.path.exists(path):
-        os.unlink(path)
-    server.bind(path)
+    new = path + ".new"
+    if os.path.exists(new):
+        os.unlink(new)
+    server.bind(new)
     server.listen()
+    os.rename(new, path)  # whoever finds it can connect
     while True:
         with server.accept()[0] as peer:
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 10, 0))
