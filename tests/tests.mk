@@ -34,13 +34,16 @@ $(O)/tests/%.o: tests/%.cpp Makefile $(SYMS) | $(MADE_H)
 SUITE     := $(B)/suite
 # $(call RUN_SUITE,ARGUMENTS)
 RUN_SUITE  = $(BUILD_SUITE) && B='$(B)' CC='$(CC)' CXX='$(CXX)' GO='$(GO)' MAKE='$(MAKE)' $(SUITE) -test.parallel $$(($$(nproc) + 1)) -some $(1)
-BUILD_SUITE = GO='$(GO)' capi/guest/build/goroot.sh && mkdir -p $(B) && env -u GOOS -u GOARCH -u CGO_ENABLED $(GO) test -c -o $(SUITE) ./tests
+KNOWN_GO    = GO='$(GO)' capi/guest/build/goroot.sh
+BUILD_SUITE = $(KNOWN_GO) && mkdir -p $(B) && env -u GOOS -u GOARCH -u CGO_ENABLED $(GO) test -c -o $(SUITE) ./tests
 empty     :=
 space     := $(empty) $(empty)
 # $(call GROUP,NAME...) is the pattern of these groups.
 GROUP      = '^($(subst $(space),|,$(strip $(subst -,_,$(1)))))$$'
 
-.PHONY: check check-all lint suite root
+.PHONY: check check-all lint suite root known-go
+known-go:
+	@$(KNOWN_GO)
 
 CHECK     ?=
 check:
@@ -106,8 +109,7 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 # go run takes the toolchain that staticcheck names, and what it reads is of go.mod's: one must be the other.
 LINT_GO    = $(lastword $(GO))
 lint: export GOTOOLCHAIN = $(shell sed -n 's/^toolchain //p' go.mod)
-lint: need-shellcheck,$(CLANG),aarch64-linux-gnu-gcc $(DOUBLES) $(MADE_H)
-	@GO='$(LINT_GO)' capi/guest/build/goroot.sh
+lint: known-go need-shellcheck,$(CLANG),aarch64-linux-gnu-gcc $(DOUBLES) $(MADE_H)
 	@fmt=$$($(LINT_GO) env GOROOT)/bin/gofmt; bad=$$($$fmt -l $(GO_DIRS)); [ -z "$$bad" ] || { $$fmt -d $(GO_DIRS); exit 1; }
 	$(LINT_GO) vet $(GO_ALL)
 	$(LINT_GO) run $(STATICCHECK) $(GO_ALL)

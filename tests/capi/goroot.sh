@@ -95,7 +95,7 @@ for choice in 'sh setup.sh' '-go in Debian' "GOTOOLCHAIN=$newest make" 'GDR_GO_U
 	check "an unknown Go: make names $choice" says "$choice" goroot env
 done
 # make's targets that build no library first ask the same.
-for target in check check-abi; do
+for target in check check-abi lint; do
 	check "no Go: make $target says so" says 'there is no go-none here: run sh setup.sh' \
 		make -s -C "$here" "$target" GO=go-none B="$work/b"
 done

@@ -1,8 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 #
-# The pages' relative links, with the headings that they name, and the files of this
-# tree that they name in backquotes, exist. Run from the top of the tree.
+# paths.sh [PAGE...] - the pages' relative links, with the headings that they name, and the files of this
+# tree that they name in backquotes, exist. Of pages that are given, which may lie elsewhere, only the links are
+# looked at. Run from the top of the tree.
 #
 # Of what stands in backquotes these count: a word that begins with a folder of the
 # tree, and may be a pattern; and the bare name of a source file, in any folder. A word
@@ -26,19 +27,25 @@ anchors() {
 	sed -n 's/^##* //p' "$1" | tr '[:upper:]' '[:lower:]' | tr -cd 'a-z0-9_ \n-' | tr ' ' '-'
 }
 
-# missing PAGE: what it names and is not there.
-missing() {
+# bad_links PAGE: what it links to and is not there.
+bad_links() {
 	local word file
 
 	grep -oE '\]\([^)]+\)' "$1" | sed -e 's/^](//' -e 's/)$//' | grep -vE '^[a-z]+:' | while read -r word; do
 		file=$(dirname "$1")/${word%%#*}
 		[ "${word%%#*}" ] || file=$1
-		if [ ! -e "$file" ]; then
+		if [ ! -s "$file" ]; then
 			echo "link: $word"
 		elif [ "${word#*#}" != "$word" ] && ! anchors "$file" | grep -qxF -e "${word#*#}"; then
 			echo "heading: $word"
 		fi
 	done
+}
+
+# bad_names PAGE: what it names in backquotes and is not there.
+bad_names() {
+	local word
+
 	quoted "$1" | grep -E "^($tops)/" | while read -r word; do
 		compgen -G "${word%[.,;:]}" >/dev/null || echo "path: $word"
 	done
@@ -47,7 +54,12 @@ missing() {
 	done
 }
 
+if [ $# -gt 0 ]; then
+	for page; do none "$page" "$(bad_links "$page")"; done
+	done_testing
+	exit
+fi
 for page in *.md docs/*.md docs/runs/*.md python/*.md vkgdr/python/*.md examples/*.md examples/*/*.md packaging/*.md tests/*/*.md tests/c/*/*.md; do
-	none "$page" "$(missing "$page")"
+	none "$page" "$(bad_links "$page"; bad_names "$page")"
 done
 done_testing

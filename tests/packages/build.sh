@@ -116,18 +116,9 @@ for root in "$work/deb/libgdrapi2" "$work/rpm/libgdrapi2" "$work/tarball"; do
 	tells() { ! grep -rlaF "$here" "$root"; }
 	check "$name: no name of the folder it was built in" tells
 done
-# links FOLDER: the links of the pages below it lead to files that are there.
-links() {
-	find "$1" -name '*.md' | while read -r page; do
-		grep -oE '\]\([^)]+\)' "$page" | sed -e 's/^](//' -e 's/[)#].*//' | grep -vE '^([a-z]+:|$)' | sort -u | sed "s|^|${page%/*}/|"
-	done >"$work/links"
-	echo "$(wc -l <"$work/links") links"
-	while read -r file; do [ -s "$file" ] || echo "no $file"; done <"$work/links" >"$work/lacks"
-	cat "$work/lacks"
-	! [ -s "$work/lacks" ]
-}
 for root in "$work"/deb/lib* "$work"/rpm/lib* "$work/tarball"; do
-	[ -z "$(find "$root" -name '*.md' -print -quit)" ] || check "${root#"$work/"}: what its pages link to" links "$root"
+	mapfile -t pages < <(find "$root" -name '*.md')
+	[ "${#pages[@]}" -eq 0 ] || check "${root#"$work/"}: what its pages link to" tests/docs/paths.sh "${pages[@]}"
 done
 for p in "$work"/deb/gdrcopy-tools/usr/bin/*; do
 	run_path() { ! readelf -dW "$p" | grep -E 'R(UN)?PATH'; }

@@ -33,7 +33,7 @@ type suite struct {
 	top     string          // of the tree
 	build   string          // the build folder, absolute
 	results string          // build/results
-	setup   []string        // the packages that setup.sh installs
+	given   []string        // the packages that a fresh system has after setup.sh
 	limit   time.Duration   // for every program: GDR_LIMIT; negative: the table's
 	ctx     context.Context // ends when the user interrupts
 	say     io.Writer
@@ -169,11 +169,15 @@ func newSuite(table []Group) (*suite, error) {
 	if err != nil {
 		return nil, err
 	}
+	results := filepath.Join(build, "results")
+	if err := os.MkdirAll(results, 0o777); err != nil {
+		return nil, err
+	}
 	setup, err := os.ReadFile("setup.sh")
 	if err != nil {
 		return nil, err
 	}
-	s := &suite{table: table, top: top, build: build, results: filepath.Join(build, "results"), setup: installs(string(setup)), limit: -1,
+	s := &suite{table: table, top: top, build: build, results: results, given: given(string(setup)), limit: -1,
 		ctx: context.Background(), say: os.Stdout, tried: map[string]error{}}
 	if set := os.Getenv("GDR_LIMIT"); set != "" {
 		seconds, err := strconv.ParseFloat(set, 64)
@@ -276,15 +280,11 @@ func (s *suite) end() bool {
 		text += fmt.Sprintf("; %d programs were not run: %v", s.left, context.Cause(s.ctx))
 	}
 	text += "\n"
-	err := os.MkdirAll(s.results, 0o777) // no row may have begun
-	if err == nil {
-		err = os.WriteFile(filepath.Join(s.results, "summary"), []byte(text), 0o666)
-	}
-	if err != nil {
+	if err := os.WriteFile(filepath.Join(s.results, "summary"), []byte(text), 0o666); err != nil {
 		fmt.Fprintln(os.Stderr, "suite:", err)
 		return false
 	}
-	_, err = io.WriteString(s.say, text)
+	_, err := io.WriteString(s.say, text)
 	return err == nil && s.sum.failed == 0 && s.sum.passed+s.sum.skipped > 0 && s.left == 0
 }
 
@@ -394,10 +394,6 @@ func (s *suite) environment(r *row) []string {
 // start runs a command in a session of its own until it ends or is killed at its limit. Its
 // output goes to the row's log. It returns nil for status 0.
 func (s *suite) start(r *row, argv []string) error {
-	err := os.MkdirAll(s.results, 0o777)
-	if err != nil {
-		return err
-	}
 	log, err := os.Create(s.log(r))
 	if err != nil {
 		return err
@@ -535,25 +531,19 @@ func (s *suite) ready(r *row) error {
 		if _, err := exec.LookPath(program); err != nil {
 			return fmt.Errorf("%s is missing. Debian: apt-get install %s", program, packages(program))
 		}
-	}
-	// It is there, and may not be on a fresh system, where setup.sh is all that has run before make check.
-	for _, program := range r.Needs {
-		owner, _, _ := strings.Cut(packages(program), " ")
-		if r.when == Check && !slices.Contains(essential, owner) && !slices.Contains(s.setup, owner) {
+		// It is there, and may not be on a fresh system, where setup.sh is all that has run before make check.
+		if owner, _, _ := strings.Cut(packages(program), " "); r.when == Check && !slices.Contains(s.given, owner) {
 			return fmt.Errorf("%s runs in make check and needs %s, which setup.sh does not install (%s)", r.path(), program, packages(program))
 		}
 	}
 	return s.made(targets(r))
 }
 
-// essential are the packages with programs of needs.txt that each Debian and Ubuntu has, as dpkg's field says.
-var essential = []string{"bsdutils", "dpkg"}
-
-// installs are the packages that setup.sh names.
-func installs(setup string) []string {
+// given are the packages that setup.sh names, and those of needs.txt that each Debian and Ubuntu has (dpkg's field Essential).
+func given(setup string) []string {
 	_, line, _ := strings.Cut(setup, "\npackages='")
 	line, _, _ = strings.Cut(line, "'")
-	return strings.Fields(line)
+	return append(strings.Fields(line), "bsdutils", "dpkg")
 }
 
 //go:embed needs.txt

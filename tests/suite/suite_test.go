@@ -16,15 +16,20 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// The programs of these tests need what they need; TestNeeds has those of make check.
+var group = Group{Name: "g", When: All}
+
 // suiteOf is a run of one program that makes nothing.
 func suiteOf(t *testing.T, p Program) (*suite, *row) {
 	t.Setenv("MAKE", "true")
 	t.Setenv("B", "build")
 	top := t.TempDir()
 	build := filepath.Join(top, "build")
-	s := &suite{top: top, build: build, results: filepath.Join(build, "results"), limit: -1, ctx: context.Background(),
+	results := filepath.Join(build, "results")
+	require.NoError(t, os.MkdirAll(results, 0o777))
+	s := &suite{top: top, build: build, results: results, limit: -1, ctx: context.Background(),
 		say: new(strings.Builder), tried: map[string]error{}}
-	return s, rows(Group{Name: "g", When: All}, p, "amd64")[0]
+	return s, rows(group, p, "amd64")[0]
 }
 
 func script(text string) Program { return Program{Name: "p", Cmd: []string{"sh", "-c", text}} }
@@ -84,7 +89,7 @@ func goOutput(text string, status int) Program {
 func TestNeeds(t *testing.T) {
 	s, r := suiteOf(t, Program{Name: "p", Cmd: []string{"true"}, Count: Status, Needs: []string{"script", "readelf"}})
 	for setup, want := range map[string]string{"gcc binutils": "", "gcc": "g/p runs in make check and needs readelf, which setup.sh does not install (binutils)"} {
-		s.setup = installs("#!/bin/sh\npackages='" + setup + "'\n")
+		s.given = given("#!/bin/sh\npackages='" + setup + "'\n")
 		r.when = All
 		require.NoError(t, s.ready(r))
 		r.when = Check
@@ -156,7 +161,7 @@ func TestMake(t *testing.T) {
 	made, err := os.ReadFile(filepath.Join(s.top, "made"))
 	require.NoError(t, err)
 	require.Equal(t, "good\ngood\n", string(made), "one call makes what all want; then each row asks for its own")
-	got, said = s.one(rows(Group{Name: "g", When: All}, bad, "amd64")[0], nil)
+	got, said = s.one(rows(group, bad, "amd64")[0], nil)
 	require.Equal(t, counts{0, 1, 0}, got)
 	require.Contains(t, said, "wrong source")
 }
@@ -164,15 +169,15 @@ func TestMake(t *testing.T) {
 func TestRows(t *testing.T) {
 	p := Program{Name: "a", On: []string{"dmabuf", "rm"}, Tree: "asan", Env: []string{"GDR_TEST_DOUBLES=2", "X=$B/$BACKEND"}}
 	s, _ := suiteOf(t, p)
-	all := rows(Group{Name: "g", When: All}, p, "amd64")
+	all := rows(group, p, "amd64")
 	require.Len(t, all, 2)
 	require.Equal(t, "g/a/rm", all[1].path())
 	require.Equal(t, []string{s.build + "/doubles/rm_sim", s.build + "/bin/g_a"}, s.command(all[1]))
 	require.Equal(t, []string{"build/bin/g_a", "doubles"}, targets(all[1]))
 	require.Subset(t, s.environment(all[0]), []string{"LD_LIBRARY_PATH=" + s.build + "/doubles:" + s.build + "/asan",
 		"GDRCOPY_BACKEND=dmabuf", "GDR_TEST_DOUBLES=2", "X=" + s.build + "/dmabuf"})
-	require.Len(t, rows(Group{Name: "g", When: All}, p, "arm64"), 1)
-	require.Empty(t, rows(Group{Name: "g", When: All}, Program{Sim: RMDriver}, "arm64"))
+	require.Len(t, rows(group, p, "arm64"), 1)
+	require.Empty(t, rows(group, Program{Sim: RMDriver}, "arm64"))
 }
 
 // A case is picked by a pattern of its name, in which a blank may be a line below.

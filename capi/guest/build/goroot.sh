@@ -33,14 +33,17 @@ fail() {
 	exit 1
 }
 
-# since GO: is the Go that is here that one, or newer?
+minor_of() { sed -nE 's/^(devel )?go([0-9]+\.[0-9]+).*/\2/p'; }
+
+# since GO: is the Go that is here, whichever it would take, that one or newer?
 since() {
-	[ "$(printf 'go%s\n%s\n' "${minor:-0}" "$1" | sort -V | head -n 1)" = "$1" ]
+	[ "$(printf 'go%s\n%s\n' "${installed:-0}" "$1" | sort -V | head -n 1)" = "$1" ]
 }
 
 # choices WHAT: of a Go that may not be taken. Go 1.21 is the first that fetches another; one that is older than
 # go.mod says reads no go.mod of today.
 choices() {
+	installed=$(cd / && GOTOOLCHAIN=local "${go##* }" env GOVERSION | minor_of)
 	echo "goroot.sh: $1; the library is built with Go $minors
   Take one of these:
     sh setup.sh                     installs one, on Debian and Ubuntu
@@ -53,8 +56,6 @@ choices() {
 # The Go command may be another than the one in PATH: it takes the toolchain that go.mod
 # or GOTOOLCHAIN names.
 command -v "${go##* }" >/dev/null || fail "there is no ${go##* } here: run sh setup.sh, which installs it"
-minor_of() { sed -nE 's/^(devel )?go([0-9]+\.[0-9]+).*/\2/p'; }
-minor=$(cd / && GOTOOLCHAIN=local "${go##* }" env GOVERSION | minor_of)
 root=$($go env GOROOT) || choices "$go does not run here, see above"
 version=$($go env GOVERSION)
 minor=$(echo "$version" | minor_of)
