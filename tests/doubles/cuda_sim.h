@@ -113,7 +113,9 @@ struct mem {
 	uint64_t exported;	/* bytes from the start that fd may be mapped for elsewhere */
 	struct carve *carves;
 	uint64_t kernel;	/* in kernel mode: the driver's name for it */
+	struct mem *next;	/* in RM mode: of those with an object */
 	bool host;		/* memory of the host, in RM mode alone */
+	int opener;		/* the device that RM_FREE names: the own one, or of who opened it */
 	uint32_t object;	/* in RM mode: the object, */
 	uint64_t linear;	/* ... the name of the view */
 };
@@ -139,6 +141,7 @@ struct ctx {
 	bool reset;		/* a primary one that was reset; its next retain begins it anew */
 	bool lost;		/* the GPU faulted in it: each call in it is 719 until it is reset */
 	unsigned int flags;
+	struct ctx_inner *inner;	/* what the driver has for it, in RM mode */
 };
 
 #define CTX_SYNC_MEMOPS 0x80	/* in flags: SYNC_MEMOPS for all buffers of the context */
@@ -169,8 +172,12 @@ struct pool {
 	int device;
 	uint64_t max;		/* bytes; 0: what the device has */
 	unsigned int access;	/* a bit for each device */
+	unsigned int mapped;	/* of these the ones other than its own whose maps have a place */
 	unsigned int chunks;
 	bool gone;
+	uint64_t addr, size;	/* its space; 0: no use was made of it yet */
+	struct uvm *space;
+	struct fabric *fabrics;
 };
 
 /* Memory that a device pointer can point into. The list is sorted by address. */
@@ -185,7 +192,8 @@ struct buffer {
 	struct p2p_tokens tokens;
 	unsigned int readers, writers;	/* a bit for each device */
 	bool sync_memops;
-	bool imported;		/* opened by cuIpcOpenMemHandle; another process has made it */
+	struct import *import;	/* opened by cuIpcOpenMemHandle; another process has made it */
+	unsigned int opens;	/* ... so many times */
 	uint64_t id;
 };
 
@@ -251,13 +259,14 @@ uint64_t mem_total(void);
 unsigned long mem_count(void);
 struct mem *mem_new(int device, uint64_t size, int *result);
 struct mem *mem_new_host(uint64_t size, int *result);
-struct mem *mem_import_shared(uint32_t client, uint32_t object, int *result);
+struct mem *mem_import_shared(int device, int opener, uint32_t client, uint32_t object, int *result);
 struct mem *mem_import_fd(int fd, int *result);
 struct mem *mem_get(struct mem *m);
 void mem_put(struct mem *m);
 uint64_t mem_free_bytes(int device);
-int mem_map(const struct mem *m, uint64_t addr, uint64_t size, struct p2p_tokens *tokens);
-void mem_unmap(uint64_t addr);
+int mem_map(const struct mem *m, uint64_t addr, uint64_t size, const struct ctx *ctx, bool in_pool,
+	    struct p2p_tokens *tokens);
+int mem_unmap(uint64_t addr);
 
 /* cuda_sim_kernel.c */
 bool kernel_mode(void);
@@ -273,6 +282,7 @@ void kernel_unmap(uint64_t addr);
 /* cuda_sim_rm.c */
 bool rm_mode(void);
 int rm_driver_version(void);
+int rm_kernel_driver(void);
 int rm_init(int *devices);
 bool rm_coherent(int device);	/* as a NUMA node of the CPU's */
 bool rm_is_system(int device);	/* device memory is the system's */
@@ -287,7 +297,76 @@ int rm_export_range(const struct mem *m, uint64_t offset, uint64_t size, uint64_
 int rm_export_object(const struct mem *m, int *fd);
 int rm_import_object(struct mem *m, int fd);
 int rm_import_shared(struct mem *m, uint32_t client_src, uint32_t object);
+int rm_shared_device(uint32_t client_src, uint32_t object);
 int rm_share(const struct mem *m, uint32_t *client_src, uint32_t *object);
+uint32_t rm_device(int device);
+uint32_t rm_subdevice(int device);
+void rm_uuid(int device, uint8_t uuid[16]);
+int rm_contexts(int device, int change);
+unsigned int rm_devices_in_use(void);
+void rm_views_end(void);
+int rm_views_again(void);
+int rm_client_new(bool stays);
+int rm_devices_again(void);
+
+/* cuda_sim_object.c */
+extern struct rm {
+	int ctl;		/* the control file, */
+	uint32_t client;	/* ... and the client on it */
+} rm;
+int rm_result(uint32_t status);
+uint32_t rm_handle_take(void);
+void rm_handle_put(uint32_t handle);
+int rm_alloc(uint32_t parent, uint32_t class, void *params, size_t size, uint32_t *object);
+uint32_t rm_control(uint32_t cmd, void *params, size_t size);
+int rm_free(uint32_t parent, uint32_t object);
+int object_add(uint32_t parent, uint32_t handle, bool foreign);
+int object_new(uint32_t parent, uint32_t class, uint64_t size, uint32_t *handle);
+int object_duplicate(uint32_t parent, uint32_t source, uint32_t *handle);
+void object_free(uint32_t parent, uint32_t handle);
+bool objects_foreign(void);
+void objects_end(void);
+int objects_again(uint32_t old_client);
+
+/* cuda_sim_uvm.c: a range of addresses that UVM knows, or a block in one. */
+struct uvm {
+	struct uvm *next;
+	enum { UVM_ALONE, UVM_SPACE, UVM_BLOCK, UVM_REGION, UVM_SEMAPHORES } kind;
+	uint64_t addr, size;
+	int owner;		/* device whose memory it is */
+	uint32_t object;
+	bool host;		/* the host's memory; another GPU has a duplicate, too */
+	bool fabric;		/* not the memory, but what other GPUs reach it by */
+	const struct ctx *ctx;	/* whose memory it is; NULL: none's alone */
+	unsigned int gpus;	/* that have it mapped */
+	uint32_t duplicates[SIM_MAX_DEVICES];
+};
+int uvm_init(int devices);
+int uvm_activate(int device);
+int uvm_begin(const struct uvm *what, unsigned int gpus, struct uvm **out);
+int uvm_end(struct uvm *u);
+int uvm_grant(struct uvm *u, int device);
+int uvm_revoke(struct uvm *u, int device);
+struct uvm *uvm_find(uint64_t addr);
+bool uvm_in_use(uint64_t addr, uint64_t size);
+int uvm_grant_host(int device);
+void uvm_revoke_host(int device);
+int uvm_grant_context(const struct ctx *ctx, int device);
+void uvm_revoke_context(const struct ctx *ctx, int device);
+int uvm_end_all(void);
+int uvm_leave(void);
+int uvm_return(void);
+int uvm_again(void);
+
+/* cuda_sim_peer.c */
+int peer_get(int a, int b);
+void peer_put(int a, int b);
+unsigned int peers_of(const struct ctx *ctx);
+void peers_forget(const struct ctx *ctx);
+
+/* cuda_sim_inner.c */
+int inner_begin(struct ctx *ctx);
+void inner_end(struct ctx *ctx);
 
 /* What cuda_sim_differ has set. */
 extern struct differences {
@@ -323,10 +402,16 @@ struct buffer *buffer_first(void);
 void alloc_forget(struct ctx *ctx);
 unsigned long alloc_live(void);
 int alloc_from_pool(struct ctx *ctx, struct pool *pool, uint64_t size, struct buffer **b);
-void alloc_free(struct buffer *b);
+int alloc_free(struct buffer *b);
+uint64_t alloc_place(const struct pool *pool, uint64_t size);
+bool alloc_touches(const struct pool *pool, uint64_t addr, uint64_t size);
+int alloc_reach(struct pool *pool);
 
 /* cuda_sim_pool.c */
 void pool_put(struct pool *p);
+int pool_open(struct pool *p);
+int pool_reach(struct pool *p, uint64_t addr, uint64_t size);
+void pool_shrink(struct pool *p);
 unsigned long pool_live(void);
 
 /* cuda_sim_host.c */
@@ -339,10 +424,11 @@ int host_free(uint64_t addr, bool managed);
 unsigned long host_live(void);
 
 /* cuda_sim_ipc.c */
-void ipc_close(struct buffer *b);
+int ipc_close(struct buffer *b);
 
 /* cuda_sim_vmm.c */
 unsigned long vmm_live(void);
+struct handle *vmm_first(void);
 
 /* cuda_sim_copy.c */
 void flush(void);

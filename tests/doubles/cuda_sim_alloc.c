@@ -7,7 +7,7 @@
 
 #define SMALL (64u << 10)	/* buffers below this share chunks */
 #define ALIGN 512ull		/* alignment of each buffer's address */
-#define POOL_SIZE (64ull << 20)
+#define POOL_SIZE (32ull << 20)
 #define POOL_START (1ull << 20)	/* offset of the first buffer in a pool's chunk */
 
 static struct chunk *chunks;
@@ -30,10 +30,13 @@ static struct chunk *chunk_new(struct ctx *ctx, uint64_t size, struct pool *pool
 	c->mem = mem_new(pool ? pool->device : ctx->device, size, result);
 	if (!c->mem)
 		goto fail;
-	*result = va_take(size, GRANULARITY, 0, false, &c->addr);
+	if (pool)
+		*result = (c->addr = alloc_place(pool, size)) ? pool_reach(pool, c->addr, size) : CU_OUT_OF_MEMORY;
+	else
+		*result = va_take(size, GRANULARITY, 0, false, &c->addr);
 	if (*result)
 		goto fail_mem;
-	*result = mem_map(c->mem, c->addr, size, &c->tokens);
+	*result = mem_map(c->mem, c->addr, size, ctx, pool, &c->tokens);
 	if (*result)
 		goto fail_va;
 	c->next = chunks;
@@ -42,14 +45,18 @@ static struct chunk *chunk_new(struct ctx *ctx, uint64_t size, struct pool *pool
 		pool->chunks++;
 	return c;
 fail_va:
-	va_release(c->addr);
+	if (!pool)
+		va_release(c->addr);
 fail_mem:
 	mem_put(c->mem);
+	if (pool)
+		pool_shrink(pool);
 fail:
 	free(c);
 	return NULL;
 }
 
+/* The caller has unmapped it. */
 static void chunk_free(struct chunk *c)
 {
 	struct chunk **link = &chunks;
@@ -57,12 +64,50 @@ static void chunk_free(struct chunk *c)
 	while (*link != c)
 		link = &(*link)->next;
 	*link = c->next;
-	mem_unmap(c->addr);
-	va_release(c->addr);
+	if (!c->pool)
+		va_release(c->addr);
 	mem_put(c->mem);
 	if (c->pool)
 		pool_put(c->pool);
 	free(c);
+}
+
+/* The first gap of a pool's space that has room for size bytes; 0 if there is none. */
+uint64_t alloc_place(const struct pool *pool, uint64_t size)
+{
+	uint64_t at = pool->addr;
+	const struct chunk *c = chunks;
+
+	while (c) {
+		if (c->pool == pool && c->addr < at + size && at < c->addr + c->size) {
+			at = c->addr + c->size;
+			c = chunks;
+		} else {
+			c = c->next;
+		}
+	}
+	return at + size <= pool->addr + pool->size ? at : 0;
+}
+
+/* Whether a chunk of the pool has a byte there. */
+bool alloc_touches(const struct pool *pool, uint64_t addr, uint64_t size)
+{
+	const struct chunk *c;
+
+	for (c = chunks; c && (c->pool != pool || c->addr >= addr + size || addr >= c->addr + c->size); c = c->next)
+		;
+	return c;
+}
+
+/* Other GPUs reach each chunk of the pool. */
+int alloc_reach(struct pool *pool)
+{
+	int result = CU_OK;
+
+	for (const struct chunk *c = chunks; c && !result; c = c->next)
+		if (c->pool == pool)
+			result = pool_reach(pool, c->addr, c->size);
+	return result;
 }
 
 /* The first gap of the chunk that has room for size bytes; 0 if there is none. */
@@ -102,7 +147,7 @@ static int alloc_in_chunk(struct ctx *ctx, uint64_t size, uint64_t chunk_size,
 	}
 	*b = buffer_add(at, size, c->mem, at - c->addr);
 	if (!*b) {
-		if (!c->buffers)
+		if (!c->buffers && !mem_unmap(c->addr))
 			chunk_free(c);
 		return CU_OUT_OF_MEMORY;
 	}
@@ -124,7 +169,7 @@ static int alloc_big(struct ctx *ctx, uint64_t size, struct buffer **b)
 	result = va_take(round_up(size, GRANULARITY), GRANULARITY, 0, false, &addr);
 	if (result)
 		goto out;
-	result = mem_map(m, addr, m->size, &tokens);
+	result = mem_map(m, addr, m->size, ctx, false, &tokens);
 	if (result)
 		goto fail_va;
 	*b = buffer_add(addr, size, m, 0);
@@ -163,18 +208,21 @@ static int alloc(struct ctx *ctx, uint64_t *addr, size_t size)
 
 SIM_HOOKED_CALL_CTX(cuMemAlloc_v2, (uint64_t *addr, size_t size), alloc(current_ctx(), addr, size))
 
-void alloc_free(struct buffer *b)
+/* Nothing has changed if this fails. */
+int alloc_free(struct buffer *b)
 {
 	struct chunk *c = b->chunk;
 	uint64_t addr = b->addr;
+	int result = !c || c->buffers == 1 ? mem_unmap(c ? c->addr : addr) : CU_OK;
 
-	if (!c)
-		mem_unmap(addr);
+	if (result)
+		return result;
 	buffer_drop(b);
 	if (!c)
 		va_release(addr);
 	else if (!--c->buffers)
 		chunk_free(c);
+	return CU_OK;
 }
 
 static int free_at(uint64_t addr)
@@ -183,25 +231,24 @@ static int free_at(uint64_t addr)
 
 	if (!b)
 		return host_free(addr, true);
-	if (b->handle || b->imported || b->addr != addr)
+	if (b->handle || b->import || b->addr != addr)
 		return CU_INVALID_VALUE;
 	kernel_wait();
 	flush();
-	alloc_free(b);
-	return CU_OK;
+	return alloc_free(b);
 }
 
 /* The address identifies the context. As in the real driver, none needs to be current. */
 SIM_HOOKED_CALL(cuMemFree_v2, (uint64_t addr), free_at(addr))
 
-/* Frees the buffers of a context that ends. */
+/* Frees the buffers of a context that ends. What UVM does not let go stays. */
 void alloc_forget(struct ctx *ctx)
 {
 	struct buffer *b, *next;
 
 	for (b = buffer_first(); b; b = next) {
 		next = b->next;
-		if (b->ctx == ctx && b->imported)
+		if (b->ctx == ctx && b->import)
 			ipc_close(b);
 		else if (b->ctx == ctx)
 			alloc_free(b);
@@ -212,9 +259,10 @@ void alloc_forget(struct ctx *ctx)
 int alloc_from_pool(struct ctx *ctx, struct pool *pool, uint64_t size, struct buffer **b)
 {
 	uint64_t chunk_size = round_up(size + POOL_START, GRANULARITY);
-	int result;
+	int result = pool_open(pool);
 
-	result = alloc_in_chunk(ctx, size, chunk_size > POOL_SIZE ? chunk_size : POOL_SIZE, pool, b);
+	if (!result)
+		result = alloc_in_chunk(ctx, size, chunk_size > POOL_SIZE ? chunk_size : POOL_SIZE, pool, b);
 	if (!result)
 		(*b)->ctx = ctx;
 	return result;

@@ -88,7 +88,7 @@ static int get(union value *v, int attr, uint64_t addr)
 	case ATTR_DEVICE_ORDINAL:
 		return is(v, (uint64_t)b->mem->device);
 	case ATTR_LEGACY_IPC:
-		return is(v, !vmm && !b->imported && !(b->chunk && b->chunk->pool));
+		return is(v, !vmm && !b->import && !(b->chunk && b->chunk->pool));
 	case ATTR_RANGE_START:
 		return is(v, vmm ? va_find(addr)->addr : b->addr);
 	case ATTR_RANGE_SIZE:

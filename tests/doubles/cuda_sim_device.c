@@ -38,6 +38,10 @@ static int device_uuid(unsigned char uuid[16], int device)
 
 	if (result)
 		return result;
+	if (rm_mode()) {
+		rm_uuid(device, uuid);
+		return CU_OK;
+	}
 	memcpy(uuid, "gdrsim-device-", 14);
 	uuid[14] = 0;
 	uuid[15] = (unsigned char)device;

@@ -32,7 +32,7 @@ static int export_by_driver(uint64_t addr, uint64_t size, int *fd)
 	const struct buffer *b = range_buffer(addr, size);
 	uint64_t offset, claimed = size;
 
-	if (!b || b->imported)
+	if (!b || b->import)
 		return CU_INVALID_VALUE;
 	if (!dmabuf_supported(b->mem->device))
 		return CU_NOT_SUPPORTED;

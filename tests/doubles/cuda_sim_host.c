@@ -6,6 +6,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <unistd.h>
+
+#include "rm_uapi.h"
 
 #define IO_MEMORY 4u	/* flags of cuMemHostRegister */
 #define READ_ONLY 8u
@@ -16,12 +19,61 @@ struct host {
 	uint64_t addr, size;
 	bool managed;
 	const struct ctx *registered;	/* in this context; NULL: not registered, but made here */
+	const struct ctx *ctx;	/* in which it was made, or registered */
+	struct uvm *uvm;	/* the GPUs' maps of it, in RM mode; NULL: none */
+	uint32_t object;	/* ... and the object that is mapped */
+	bool peers;		/* managed memory, of two GPUs */
 };
 
 static struct host *hosts;
 
+/* The GPUs get it, whole host pages. Pages that they have already stay as they are. */
+static int host_map(struct host *h)
+{
+	uint64_t page = (uint64_t)getpagesize(), start = h->addr & ~(page - 1);
+	uint64_t size = (h->addr + h->size - start + page - 1) & ~(page - 1);
+	int device = h->ctx->device, result;
+
+	if (!rm_mode() || uvm_in_use(start, size))
+		return CU_OK;
+	result = object_new(rm_device(device), RM_CLASS_LOCKED, size, &h->object);
+	if (result)
+		return result;
+	result = uvm_begin(&(struct uvm){ .kind = UVM_ALONE, .addr = start, .size = size, .owner = device,
+					  .object = h->object, .host = true }, rm_devices_in_use(), &h->uvm);
+	if (result)
+		object_free(rm_device(device), h->object);
+	return result;
+}
+
+/* Managed memory is paged, and not mapped. */
+static int host_share(struct host *h)
+{
+	int result;
+
+	if (!h->managed)
+		return host_map(h);
+	if (!rm_mode() || device_count() < 2)
+		return CU_OK;
+	result = peer_get(0, 1);
+	h->peers = !result;
+	return result;
+}
+
+static void host_unmap(struct host *h)
+{
+	if (h->peers)
+		peer_put(0, 1);
+	if (h->uvm && !uvm_end(h->uvm))
+		object_free(rm_device(h->ctx->device), h->object);
+	h->peers = false;
+	h->uvm = NULL;
+}
+
 static int host_alloc(void **addr, size_t size, bool managed)
 {
+	int result = CU_OUT_OF_MEMORY;
+
 	struct host *h;
 	void *p;
 
@@ -29,17 +81,21 @@ static int host_alloc(void **addr, size_t size, bool managed)
 		return CU_INVALID_VALUE;
 	h = calloc(1, sizeof(*h));
 	p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (!h || p == MAP_FAILED) {
-		if (p != MAP_FAILED)
-			munmap(p, size);
-		free(h);
-		return CU_OUT_OF_MEMORY;
-	}
+	if (!h || p == MAP_FAILED)
+		goto fail;
 	*h = (struct host){ .next = hosts, .addr = (uint64_t)(uintptr_t)p, .size = size,
-			    .managed = managed };
+			    .managed = managed, .ctx = current_ctx() };
+	result = host_share(h);
+	if (result)
+		goto fail;
 	hosts = h;
 	*addr = p;
 	return CU_OK;
+fail:
+	if (p != MAP_FAILED)
+		munmap(p, size);
+	free(h);
+	return result;
 }
 
 SIM_CALL_CTX(cuMemAllocHost_v2, (void **addr, size_t size), host_alloc(addr, size, false))
@@ -65,6 +121,7 @@ int host_free(uint64_t addr, bool managed)
 		return CU_INVALID_VALUE;
 	flush();
 	*link = h->next;
+	host_unmap(h);
 	munmap((void *)(uintptr_t)addr, h->size);
 	free(h);
 	return CU_OK;
@@ -137,6 +194,7 @@ static bool is_memory(uint64_t addr, uint64_t size, bool write)
 static int host_register(const struct ctx *ctx, uint64_t addr, uint64_t size, unsigned int flags)
 {
 	struct host *h;
+	int result;
 
 	if (!addr || !size || size > UINT64_MAX - addr || flags > 0xf)
 		return CU_INVALID_VALUE;
@@ -154,7 +212,12 @@ static int host_register(const struct ctx *ctx, uint64_t addr, uint64_t size, un
 	h = calloc(1, sizeof(*h));
 	if (!h)
 		return CU_OUT_OF_MEMORY;
-	*h = (struct host){ .next = hosts, .addr = addr, .size = size, .registered = ctx };
+	*h = (struct host){ .next = hosts, .addr = addr, .size = size, .registered = ctx, .ctx = ctx };
+	result = host_map(h);
+	if (result) {
+		free(h);
+		return result;
+	}
 	hosts = h;
 	return CU_OK;
 }
@@ -173,6 +236,7 @@ static int host_unregister(uint64_t addr)
 		return CU_HOST_NOT_REGISTERED;
 	flush();
 	*link = h->next;
+	host_unmap(h);
 	free(h);
 	return CU_OK;
 }
@@ -188,6 +252,8 @@ void host_forget(const struct ctx *ctx)
 	while (*link) {
 		struct host *h = *link;
 
+		if (h->ctx == ctx)
+			host_unmap(h);
 		if (h->registered != ctx) {
 			link = &h->next;
 			continue;

@@ -7,6 +7,7 @@
  */
 #include "cuda_sim.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -40,7 +41,7 @@ static int get_handle(struct ipc_handle *h, uint64_t addr)
 
 	if (!rm_mode())
 		return CU_NOT_SUPPORTED;
-	if (!h || !b || b->handle || b->imported || (b->chunk && b->chunk->pool))
+	if (!h || !b || b->handle || b->import || (b->chunk && b->chunk->pool))
 		return CU_INVALID_VALUE;
 	if (!rm_shares(b->mem->device))
 		return CU_NOT_SUPPORTED;
@@ -55,39 +56,125 @@ static int get_handle(struct ipc_handle *h, uint64_t addr)
 
 SIM_CALL_CTX(cuIpcGetMemHandle, (struct ipc_handle *h, uint64_t addr), get_handle(h, addr))
 
+/* Another process's object, mapped once for each context, whatever parts of it are opened how often. */
+struct import {
+	struct import *next;
+	uint32_t client, object;
+	struct ctx *ctx;
+	struct mem *mem;
+	uint64_t addr;
+	unsigned int buffers;
+};
+
+static struct import *imports;
+
+static void import_drop(struct import *i)
+{
+	struct import **link = &imports;
+	int device = i->mem->device;
+
+	while (*link != i)
+		link = &(*link)->next;
+	*link = i->next;
+	va_release(i->addr);
+	mem_put(i->mem);
+	if (device != i->ctx->device)
+		peer_put(device, i->ctx->device);
+	free(i);
+}
+
+/* The GPU of the context maps it, whosever memory it is. */
+static int import_map(struct import *i, const struct ipc_handle *h)
+{
+	const struct ctx *ctx = i->ctx;
+	int result, device = rm_shared_device(h->client, h->object);
+
+	if (device < 0)
+		return CU_INVALID_VALUE;
+	if (device != ctx->device) {
+		result = peer_get(device, ctx->device);
+		if (result)
+			return result;
+	}
+	i->mem = mem_import_shared(device, ctx->device, h->client, h->object, &result);
+	if (!i->mem)
+		goto fail;
+	result = h->offset > i->mem->size || h->size > i->mem->size - h->offset ? CU_INVALID_VALUE :
+		 va_take(i->mem->size, GRANULARITY, 0, false, &i->addr);
+	if (result)
+		goto fail_mem;
+	result = uvm_begin(&(struct uvm){ .kind = UVM_ALONE, .addr = i->addr, .size = i->mem->size, .owner = device,
+					  .object = i->mem->object }, 1u << ctx->device, NULL);
+	if (!result)
+		return CU_OK;
+	va_release(i->addr);
+fail_mem:
+	mem_put(i->mem);
+fail:
+	if (device != ctx->device)
+		peer_put(device, ctx->device);
+	return result;
+}
+
+static struct import *import_find(const struct ctx *ctx, const struct ipc_handle *h)
+{
+	struct import *i;
+
+	for (i = imports; i && (i->ctx != ctx || i->client != h->client || i->object != h->object); i = i->next)
+		;
+	return i;
+}
+
+static int import_new(struct ctx *ctx, const struct ipc_handle *h, struct import **out)
+{
+	struct import *i = calloc(1, sizeof(*i));
+	int result;
+
+	if (!i)
+		return CU_OUT_OF_MEMORY;
+	*i = (struct import){ .client = h->client, .object = h->object, .ctx = ctx };
+	result = import_map(i, h);
+	if (result) {
+		free(i);
+		return result;
+	}
+	i->next = imports;
+	imports = i;
+	*out = i;
+	return CU_OK;
+}
+
 static int open_handle(struct ctx *ctx, uint64_t *addr, const struct ipc_handle *h)
 {
+	struct import *i;
 	struct buffer *b;
-	struct mem *m;
 	int result;
 
 	if (!rm_mode())
 		return CU_NOT_SUPPORTED;
 	if (h->pid == (uint32_t)getpid())
 		return CU_INVALID_CONTEXT;
-	m = mem_import_shared(h->client, h->object, &result);
-	if (!m)
+	i = import_find(ctx, h);
+	result = i ? CU_OK : import_new(ctx, h, &i);
+	if (result)
 		return result;
-	if (m->device != ctx->device || h->offset > m->size || h->size > m->size - h->offset) {
-		mem_put(m);
+	b = buffer_find(i->addr + h->offset);
+	if (b && (b->addr != i->addr + h->offset || b->size != h->size))
 		return CU_INVALID_VALUE;
-	}
-	result = va_take((m->size + GRANULARITY - 1) / GRANULARITY * GRANULARITY, GRANULARITY, 0,
-			 false, addr);
-	if (result) {
-		mem_put(m);
-		return result;
-	}
-	b = buffer_add(*addr + h->offset, h->size, m, h->offset);
-	mem_put(m);
 	if (!b) {
-		va_release(*addr);
-		return CU_OUT_OF_MEMORY;
+		b = buffer_add(i->addr + h->offset, h->size, i->mem, h->offset);
+		if (!b) {
+			if (!i->buffers && !mem_unmap(i->addr))
+				import_drop(i);
+			return CU_OUT_OF_MEMORY;
+		}
+		i->buffers++;
+		b->import = i;
+		b->ctx = ctx;
+		b->readers = b->writers = ~0u;
 	}
+	b->opens++;
 	*addr = b->addr;
-	b->imported = true;
-	b->ctx = ctx;
-	b->readers = b->writers = ~0u;
 	return CU_OK;
 }
 
@@ -95,24 +182,32 @@ static int open_handle(struct ctx *ctx, uint64_t *addr, const struct ipc_handle 
 SIM_CALL_CTX(cuIpcOpenMemHandle_v2, (uint64_t *addr, struct ipc_handle h, unsigned int flags),
 	     addr && flags == 1 ? open_handle(current_ctx(), addr, &h) : CU_INVALID_VALUE)
 
-/* Also called when the context ends. */
-void ipc_close(struct buffer *b)
+/* Also called when the context ends. Nothing has changed if this fails. */
+int ipc_close(struct buffer *b)
 {
-	uint64_t start = b->addr - b->offset;
+	struct import *i = b->import;
+	int result = i->buffers == 1 ? mem_unmap(i->addr) : CU_OK;
 
+	if (result)
+		return result;
 	flush();
 	buffer_drop(b);
-	va_release(start);
+	if (!--i->buffers)
+		import_drop(i);
+	return CU_OK;
 }
 
 static int close_handle(uint64_t addr)
 {
 	struct buffer *b = buffer_find(addr);
 
-	if (!b || !b->imported || b->addr != addr)
+	if (!b || !b->import || b->addr != addr)
 		return CU_INVALID_VALUE;
-	ipc_close(b);
-	return CU_OK;
+	if (b->opens > 1) {
+		b->opens--;
+		return CU_OK;
+	}
+	return ipc_close(b);
 }
 
 SIM_CALL_CTX(cuIpcCloseMemHandle, (uint64_t addr), close_handle(addr))

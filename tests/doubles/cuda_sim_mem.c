@@ -40,7 +40,7 @@ static struct mem *mem_of(int device, int *result)
 
 	*result = CU_OUT_OF_MEMORY;
 	if (m)
-		*m = (struct mem){ .refs = 1, .id = next_id(), .device = device, .fd = -1 };
+		*m = (struct mem){ .refs = 1, .id = next_id(), .device = device, .opener = device, .fd = -1 };
 	return m;
 }
 
@@ -91,10 +91,12 @@ struct mem *mem_import_fd(int fd, int *result)
 	return m ? filled(m, rm_import_object(m, fd), result) : NULL;
 }
 
-struct mem *mem_import_shared(uint32_t client, uint32_t object, int *result)
+struct mem *mem_import_shared(int device, int opener, uint32_t client, uint32_t object, int *result)
 {
-	struct mem *m = mem_of(-1, result);
+	struct mem *m = mem_of(device, result);
 
+	if (m)
+		m->opener = opener;
 	return m ? filled(m, rm_import_shared(m, client, object), result) : NULL;
 }
 
@@ -153,9 +155,23 @@ void mem_put(struct mem *m)
 	free(m);
 }
 
-/* Make the first size bytes of m appear at the device address addr. */
-int mem_map(const struct mem *m, uint64_t addr, uint64_t size, struct p2p_tokens *tokens)
+/* The GPU of the memory, and those that reach all memory of ctx. */
+static int map_rm(const struct mem *m, uint64_t addr, uint64_t size, const struct ctx *ctx, bool in_pool)
 {
+	const struct uvm u = { .kind = in_pool ? UVM_BLOCK : UVM_ALONE, .addr = addr, .size = size,
+			       .owner = m->device, .object = m->object, .ctx = in_pool ? NULL : ctx };
+
+	return uvm_begin(&u, 1u << m->device | (in_pool ? 0 : peers_of(ctx)), NULL);
+}
+
+/* Make the first size bytes of m appear at the device address addr, for ctx. */
+int mem_map(const struct mem *m, uint64_t addr, uint64_t size, const struct ctx *ctx, bool in_pool,
+	    struct p2p_tokens *tokens)
+{
+	int result = rm_mode() ? map_rm(m, addr, size, ctx, in_pool) : CU_OK;
+
+	if (result)
+		return result;
 	if (kernel_mode())
 		return kernel_map(m->kernel, addr, size, tokens);
 	memset(tokens, 0, sizeof(*tokens));
@@ -164,8 +180,11 @@ int mem_map(const struct mem *m, uint64_t addr, uint64_t size, struct p2p_tokens
 	return CU_OK;
 }
 
-void mem_unmap(uint64_t addr)
+int mem_unmap(uint64_t addr)
 {
+	struct uvm *u = rm_mode() ? uvm_find(addr) : NULL;
+
 	if (kernel_mode())
 		kernel_unmap(addr);
+	return u ? uvm_end(u) : CU_OK;
 }

@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "rm_uapi.h"
+
 /* CUmemPoolProps */
 struct pool_props {
 	int type;	/* 1: pinned */
@@ -22,6 +24,18 @@ struct pool_props {
 };
 
 _Static_assert(sizeof(struct pool_props) == 88, "CUmemPoolProps");
+
+/* Other GPUs reach a pool's blocks by objects of their own, each for a slab of its space. */
+#define SLAB (512ull << 20)
+#define SPACE (64ull << 30)	/* as much as a GPU has */
+
+struct fabric {
+	struct fabric *next;
+	int device;
+	uint64_t addr, size;
+	uint32_t object;
+	struct uvm *map;	/* NULL: the GPU may not use the pool any more */
+};
 
 static struct pool defaults[SIM_MAX_DEVICES];
 static struct pool *pools;	/* those that were created and not destroyed */
@@ -36,12 +50,117 @@ static struct pool **find(const struct pool *pool)
 	return link;
 }
 
+/* Its space, at the first use: as much as there is room for. */
+int pool_open(struct pool *p)
+{
+	uint64_t addr;
+	int result = CU_OUT_OF_MEMORY;
+
+	if (p->addr)
+		return CU_OK;
+	for (p->size = SPACE; result && p->size >= GRANULARITY; p->size /= 2)
+		result = va_take(p->size, p->size < SLAB ? p->size : SLAB, 0, false, &addr);
+	if (result)
+		return result;
+	p->size *= 2;
+	result = uvm_begin(&(struct uvm){ .kind = UVM_SPACE, .addr = addr, .size = p->size, .owner = p->device }, 0,
+			   &p->space);
+	if (result)
+		va_release(addr);
+	else
+		p->addr = addr;
+	return result;
+}
+
+static struct fabric *fabric_of(const struct pool *p, int device, uint64_t addr)
+{
+	struct fabric *f;
+
+	for (f = p->fabrics; f && (f->device != device || f->addr != addr); f = f->next)
+		;
+	return f;
+}
+
+/* One GPU's way to one slab. */
+static int reach(struct pool *p, int device, uint64_t addr)
+{
+	struct fabric *f = fabric_of(p, device, addr);
+	int result;
+
+	if (!f) {
+		f = calloc(1, sizeof(*f));
+		if (!f)
+			return CU_OUT_OF_MEMORY;
+		*f = (struct fabric){ .device = device, .addr = addr, .size = p->size < SLAB ? p->size : SLAB };
+		result = object_new(rm_subdevice(p->device), RM_CLASS_FABRIC, f->size, &f->object);
+		if (result) {
+			free(f);
+			return result;
+		}
+		f->next = p->fabrics;
+		p->fabrics = f;
+	}
+	if (f->map)
+		return CU_OK;
+	return uvm_begin(&(struct uvm){ .kind = UVM_BLOCK, .addr = addr, .size = f->size, .owner = p->device,
+					.object = f->object, .fabric = true }, 1u << device, &f->map);
+}
+
+/* Before a block is mapped there for its own GPU. */
+int pool_reach(struct pool *p, uint64_t addr, uint64_t size)
+{
+	uint64_t slab = p->size < SLAB ? p->size : SLAB;
+	int result = CU_OK;
+
+	for (int i = 0; i < device_count() && !result; i++) {
+		if (!(p->mapped & 1u << i))
+			continue;
+		for (uint64_t at = p->addr + (addr - p->addr) / slab * slab; at < addr + size && !result; at += slab)
+			result = reach(p, i, at);
+	}
+	return result;
+}
+
+/* The ways of a GPU that may not use the pool end, and those to slabs without a block. */
+void pool_shrink(struct pool *p)
+{
+	struct fabric **link = &p->fabrics;
+
+	while (*link) {
+		struct fabric *f = *link;
+		bool touched = alloc_touches(p, f->addr, f->size);
+
+		if (f->map && (!touched || !(p->mapped & 1u << f->device)) && !uvm_end(f->map))
+			f->map = NULL;
+		if (touched || f->map) {
+			link = &f->next;
+			continue;
+		}
+		object_free(rm_subdevice(p->device), f->object);
+		*link = f->next;
+		free(f);
+	}
+}
+
+/* A destroyed pool goes with its last chunk. */
+static void pool_end(struct pool *p)
+{
+	if (!p->gone || p->chunks)
+		return;
+	for (int i = 0; i < device_count(); i++)
+		if (p->mapped & 1u << i)
+			peer_put(p->device, i);
+	if (p->addr && !uvm_end(p->space))
+		va_release(p->addr);
+	free(p);
+}
+
 /* A chunk of it is gone. */
 void pool_put(struct pool *p)
 {
 	p->chunks--;
-	if (p->gone && !p->chunks)
-		free(p);
+	pool_shrink(p);
+	pool_end(p);
 }
 
 unsigned long pool_live(void)
@@ -83,28 +202,65 @@ static int destroy(struct pool *pool)
 		return CU_INVALID_VALUE;
 	*link = pool->next;
 	pool->gone = true;
-	if (!pool->chunks)
-		free(pool);
+	pool_end(pool);
 	return CU_OK;
 }
 
 SIM_CALL(cuMemPoolDestroy, (struct pool *pool), destroy(pool))
 
-/* No GPU reaches another one's memory here, and a pool's own GPU never loses it. */
+/* A pool's own GPU never loses it. */
 static bool access_ok(const struct pool *pool, const struct access_desc *d)
 {
 	bool own = d->location.id == pool->device;
 
-	return d->location.type == 1 && !check_device(d->location.id) && d->flags == (own ? 3 : 0);
+	return d->location.type == 1 && !check_device(d->location.id) && (d->flags == 3 || (!own && !d->flags));
 }
 
-static int set_access(const struct pool *pool, const struct access_desc *map, size_t count)
+static bool is_default(const struct pool *pool)
 {
-	if (!*find(pool) || !map || !count)
+	return pool >= defaults && pool < defaults + SIM_MAX_DEVICES;
+}
+
+/* One GPU's. Buffers that are there are its own, too. */
+static int grant(struct pool *pool, int device, bool may)
+{
+	unsigned int bit = 1u << device;
+	int result;
+
+	if (device == pool->device || !(pool->mapped & bit) == !may)
+		return CU_OK;
+	if (may) {
+		result = peer_get(pool->device, device);
+		if (result)
+			return result;
+		pool->mapped |= bit;
+		result = alloc_reach(pool);
+	} else {
+		pool->mapped &= ~bit;
+		pool_shrink(pool);
+		peer_put(pool->device, device);
+		result = CU_OK;
+	}
+	if (!is_default(pool))
+		pool->access = may ? pool->access | bit : pool->access & ~bit;
+	for (struct buffer *b = buffer_first(); b; b = b->next)
+		if (b->chunk && b->chunk->pool == pool)
+			b->readers = b->writers = pool->access;
+	return result;
+}
+
+static int set_access(struct pool *pool, const struct access_desc *map, size_t count)
+{
+	int result = CU_OK;
+
+	if ((!is_default(pool) && !*find(pool)) || !map || !count)
 		return CU_INVALID_VALUE;
-	while (count && access_ok(pool, &map[count - 1]))
-		count--;
-	return count ? CU_INVALID_VALUE : CU_OK;
+	for (size_t i = 0; i < count; i++)
+		if (!access_ok(pool, &map[i]))
+			return CU_INVALID_VALUE;
+	for (size_t i = 0; i < count && !result; i++)
+		result = grant(pool, map[i].location.id, map[i].flags);
+	return result;
 }
 
 SIM_CALL(cuMemPoolSetAccess, (struct pool *pool, const struct access_desc *map, size_t count),
@@ -158,6 +314,18 @@ static struct pool *default_pool(int device)
 	return p;
 }
 
+static int give_default(struct pool **pool, int device)
+{
+	int result = pool ? check_device(device) : CU_INVALID_VALUE;
+
+	if (!result)
+		*pool = default_pool(device);
+	return result;
+}
+
+SIM_CALL(cuDeviceGetDefaultMemPool, (struct pool **pool, int device),
+	 rm_mode() ? give_default(pool, device) : CU_NOT_SUPPORTED)
+
 /* Memory of a graph is not modelled. */
 static int alloc_async(uint64_t *addr, size_t size, struct pool *pool, struct stream *stream)
 {
@@ -173,7 +341,7 @@ SIM_HOOKED_CALL_CTX(cuMemAllocAsync, (uint64_t *addr, size_t size, struct stream
 		    alloc_async(addr, size, default_pool(current_ctx()->device), stream))
 SIM_HOOKED_CALL_CTX(cuMemAllocFromPoolAsync,
 		    (uint64_t *addr, size_t size, struct pool *pool, struct stream *stream),
-		    *find(pool) ? alloc_async(addr, size, pool, stream) : CU_INVALID_VALUE)
+		    is_default(pool) || *find(pool) ? alloc_async(addr, size, pool, stream) : CU_INVALID_VALUE)
 
 static int free_async(uint64_t addr, const struct stream *stream)
 {
@@ -188,8 +356,7 @@ static int free_async(uint64_t addr, const struct stream *stream)
 	if (!b || !b->chunk || !b->chunk->pool || b->addr != addr)
 		return CU_INVALID_VALUE;
 	flush();
-	alloc_free(b);
-	return CU_OK;
+	return alloc_free(b);
 }
 
 SIM_HOOKED_CALL_CTX(cuMemFreeAsync, (uint64_t addr, struct stream *stream),

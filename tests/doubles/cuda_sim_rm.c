@@ -20,15 +20,14 @@
 
 #define CARDS 32
 
-static int ctl = -1;
-static uint32_t client;
-
 /* In the order of CUDA's ordinals. */
 static struct gpu {
 	struct rm_card_info card;
 	enum sim_machine machine;
+	int index;	/* among all GPUs, those without CUDA, too */
 	int fd;
-	uint32_t device, instance;
+	uint32_t device, subdevice, instance;
+	int contexts;	/* that are alive */
 } gpus[SIM_MAX_DEVICES];
 
 bool rm_mode(void)
@@ -37,7 +36,7 @@ bool rm_mode(void)
 }
 
 /* The launcher has checked the value. */
-static int kernel_driver(void)
+int rm_kernel_driver(void)
 {
 	const char *s = getenv("NVRM_SIM_DRIVER");
 
@@ -46,22 +45,9 @@ static int kernel_driver(void)
 
 int rm_driver_version(void)
 {
-	int driver = kernel_driver();
+	int driver = rm_kernel_driver();
 
 	return driver < 550 ? 12020 : driver < 570 ? 12040 : driver < 580 ? 12080 : 13000;
-}
-
-/* The result that a program gets for a status. */
-static int result_of(uint32_t status)
-{
-	switch (status) {
-	case RM_OK:
-		return CU_OK;
-	case RM_NO_MEMORY:
-	case RM_NO_RESOURCES:
-		return CU_OUT_OF_MEMORY;
-	}
-	return CU_UNKNOWN;
 }
 
 static int by_address(const void *a, const void *b)
@@ -87,6 +73,7 @@ static int keep_computing(int n)
 			continue;	/* it has no PCI address, so it is not in the list */
 		gpus[kept] = gpus[next++];
 		gpus[kept].machine = m;
+		gpus[kept].index = i;
 		kept += sim_computes(m);
 	}
 	return kept;
@@ -98,32 +85,13 @@ static int find_gpus(void)
 	struct rm_card_info cards[CARDS] = { { .valid = 0 } };
 	int i, n = 0;
 
-	if (ioctl(ctl, RM_CARD_INFO(CARDS), cards))
+	if (ioctl(rm.ctl, RM_CARD_INFO(CARDS), cards))
 		return -CU_NO_DEVICE;
 	for (i = 0; i < CARDS && n < SIM_MAX_DEVICES; i++)
 		if (cards[i].valid && cards[i].pci_vendor)
 			gpus[n++].card = cards[i];
 	qsort(gpus, (size_t)n, sizeof(gpus[0]), by_address);
 	return keep_computing(n);
-}
-
-static int rm_alloc(uint32_t parent, uint32_t class, void *params, size_t size, uint32_t *object)
-{
-	struct rm_alloc a = { .root = client, .parent = parent, .class = class,
-			      .params = (uintptr_t)params, .params_size = (uint32_t)size };
-
-	if (ioctl(ctl, RM_ALLOC, &a))
-		return CU_UNKNOWN;
-	*object = a.object;
-	return result_of(a.status);
-}
-
-static uint32_t rm_control(uint32_t cmd, void *params, size_t size)
-{
-	struct rm_control a = { .client = client, .object = client, .cmd = cmd,
-				.params = (uintptr_t)params, .params_size = (uint32_t)size };
-
-	return ioctl(ctl, RM_CONTROL, &a) ? RM_NOT_SUPPORTED : a.status;
 }
 
 static int gpu_open(const struct gpu *g)
@@ -134,19 +102,30 @@ static int gpu_open(const struct gpu *g)
 	return open(path, O_RDWR | O_CLOEXEC);
 }
 
+/* The device and its subdevice, with the handles that they had, if they had any. */
+static int gpu_objects(struct gpu *g)
+{
+	struct rm_device_params p = { .instance = g->instance, .client_share = rm.client, .va_mode = 2 };
+	uint32_t number = 0;
+
+	g->device = g->device ?: rm_handle_take();
+	g->subdevice = g->subdevice ?: rm_handle_take();
+	return rm_alloc(rm.client, RM_CLASS_DEVICE, &p, sizeof(p), &g->device) ?:
+	       rm_alloc(g->device, RM_CLASS_SUBDEVICE, &number, sizeof(number), &g->subdevice);
+}
+
 static int gpu_init(struct gpu *g)
 {
-	struct rm_register_fd reg = { .ctl_fd = ctl };
+	struct rm_register_fd reg = { .ctl_fd = rm.ctl };
 	struct rm_id_info id = { .gpu_id = g->card.gpu_id };
-	struct rm_device_params p = { .client_share = client, .va_mode = 2 };
 
 	g->fd = gpu_open(g);
 	if (g->fd < 0 || ioctl(g->fd, RM_REGISTER_FD, &reg))
 		return CU_NO_DEVICE;
 	if (rm_control(RM_CTRL_ID_INFO, &id, sizeof(id)))
 		return CU_NO_DEVICE;
-	p.instance = g->instance = id.instance;
-	return rm_alloc(client, RM_CLASS_DEVICE, &p, sizeof(p), &g->device);
+	g->instance = id.instance;
+	return gpu_objects(g);
 }
 
 /* *devices is the wanted number at first, and the actual number afterwards. */
@@ -159,13 +138,13 @@ int rm_init(int *devices)
 		fprintf(stderr, "CUDA_SIM_RM=1: the C library's mmap cannot be replaced here\n");
 		return CU_OUT_OF_MEMORY;
 	}
-	ctl = open(RM_CTL_DEVICE, O_RDWR | O_CLOEXEC);
-	if (ctl < 0) {
+	rm.ctl = open(RM_CTL_DEVICE, O_RDWR | O_CLOEXEC);
+	if (rm.ctl < 0) {
 		perror("CUDA_SIM_RM=1: " RM_CTL_DEVICE " (run the program by rm_sim)");
 		return CU_NO_DEVICE;
 	}
-	ioctl(ctl, RM_SIM_CUDA, &zero);
-	result = rm_alloc(0, RM_CLASS_CLIENT, NULL, 0, &client);
+	ioctl(rm.ctl, RM_SIM_CUDA, &zero);
+	result = rm_alloc(0, RM_CLASS_CLIENT, NULL, 0, &rm.client);
 	n = find_gpus();
 	if (!result && n < 0)
 		result = -n;
@@ -173,7 +152,25 @@ int rm_init(int *devices)
 		*devices = n;
 	for (i = 0; !result && i < *devices; i++)
 		result = gpu_init(&gpus[i]);
-	return result;
+	return result ? result : uvm_init(*devices);
+}
+
+uint32_t rm_device(int device)
+{
+	return gpus[device].device;
+}
+
+uint32_t rm_subdevice(int device)
+{
+	return gpus[device].subdevice;
+}
+
+/* As the driver has it, too. */
+void rm_uuid(int device, uint8_t uuid[16])
+{
+	memcpy(uuid, "gdrsim-device-", 14);
+	uuid[14] = 0;
+	uuid[15] = (uint8_t)gpus[device].index;
 }
 
 bool rm_coherent(int device)
@@ -202,7 +199,7 @@ static struct rm_sim_stats stats(int device)
 {
 	struct rm_sim_stats s = { .gpu_id = gpus[device].card.gpu_id };
 
-	if (ioctl(ctl, RM_SIM_STATS, &s) || s.status) {
+	if (ioctl(rm.ctl, RM_SIM_STATS, &s) || s.status) {
 		perror("simulated libcuda: the simulated driver");
 		abort();
 	}
@@ -230,14 +227,14 @@ static int view_open(const struct mem *m)
 /* The CPU's view of an object. This library copies by it. */
 static int view_new(struct mem *m)
 {
-	struct rm_map_memory a = { .client = client, .device = gpus[m->device].device,
+	struct rm_map_memory a = { .client = rm.client, .device = gpus[m->device].device,
 				   .memory = m->object, .length = m->size,
 				   .fd = view_open(m) };
 	void *p = MAP_FAILED;
 
 	if (a.fd < 0)
 		return CU_OPERATING_SYSTEM;
-	if (!ioctl(ctl, RM_MAP_MEMORY, &a) && !a.status)
+	if (!ioctl(rm.ctl, RM_MAP_MEMORY, &a) && !a.status)
 		p = mmap(NULL, m->size, PROT_READ | PROT_WRITE, MAP_SHARED, a.fd, 0);
 	close(a.fd);
 	if (p == MAP_FAILED)
@@ -247,49 +244,53 @@ static int view_new(struct mem *m)
 	return CU_OK;
 }
 
-static void object_free(int device, uint32_t object)
-{
-	struct rm_free a = { .root = client, .parent = gpus[device].device, .object = object };
-
-	if (ioctl(ctl, RM_FREE, &a) || a.status)
-		fprintf(stderr, "simulated libcuda: RM_FREE: status %#x\n", a.status);
-}
+/* The memories that have a view here. */
+static struct mem *mems;
 
 /* Memory for an object of this client. The object is freed if this fails. */
 static int mem_of_object(struct mem *m)
 {
-	struct rm_sim_info info = { .client = client, .object = m->object };
-	int result = CU_UNKNOWN;
+	int result = view_new(m);
 
-	if (!ioctl(ctl, RM_SIM_INFO, &info) && !info.status) {
-		m->size = info.size;
-		result = view_new(m);
+	if (result) {
+		object_free(gpus[m->device].device, m->object);
+		return result;
 	}
-	if (result)
-		object_free(m->device, m->object);
-	return result;
+	m->next = mems;
+	mems = m;
+	return CU_OK;
 }
 
 /* The driver rounds size up to its granularity. */
 int rm_mem_new(struct mem *m, uint64_t size)
 {
-	struct rm_sim_memory p = { .size = (size + GRANULARITY - 1) / GRANULARITY * GRANULARITY,
-				   .flags = m->host ? RM_SIM_HOST : 0 };
-	int result = rm_alloc(gpus[m->device].device, RM_CLASS_MEMORY, &p, sizeof(p), &m->object);
+	int result;
 
+	m->size = (size + GRANULARITY - 1) / GRANULARITY * GRANULARITY;
+	result = object_new(gpus[m->device].device, m->host ? RM_CLASS_HOST : RM_CLASS_MEMORY, m->size, &m->object);
 	return result ? result : mem_of_object(m);
+}
+
+static void view_end(const struct mem *m)
+{
+	struct rm_unmap_memory a = { .client = rm.client, .device = gpus[m->device].device,
+				     .memory = m->object, .linear = m->linear };
+
+	if (ioctl(rm.ctl, RM_UNMAP_MEMORY, &a) || a.status)
+		fprintf(stderr, "simulated libcuda: RM_UNMAP_MEMORY: status %#x\n", a.status);
 }
 
 /* The driver keeps the memory while a duplicate exists. */
 void rm_mem_free(struct mem *m)
 {
-	struct rm_unmap_memory a = { .client = client, .device = gpus[m->device].device,
-				     .memory = m->object, .linear = m->linear };
+	struct mem **link = &mems;
 
+	while (*link != m)
+		link = &(*link)->next;
+	*link = m->next;
 	munmap(m->view, m->size);
-	if (ioctl(ctl, RM_UNMAP_MEMORY, &a) || a.status)
-		fprintf(stderr, "simulated libcuda: RM_UNMAP_MEMORY: status %#x\n", a.status);
-	object_free(m->device, m->object);
+	view_end(m);
+	object_free(gpus[m->opener].device, m->object);
 }
 
 /* The request has the object, its client and the offset in it. */
@@ -299,7 +300,7 @@ int rm_export_range(const struct mem *m, uint64_t offset, uint64_t size, uint64_
 	uint64_t at = offset + differences.export_offset;
 	struct rm_dmabuf a = {
 		.fd = -1,
-		.client = client,
+		.client = rm.client,
 		.total_objects = 1,
 		.objects = 1,
 		.total_size = size,
@@ -310,7 +311,7 @@ int rm_export_range(const struct mem *m, uint64_t offset, uint64_t size, uint64_
 	};
 	struct rm_dmabuf_2600 old = {
 		.fd = -1,
-		.client = client,
+		.client = rm.client,
 		.total_objects = 1,
 		.objects = 1,
 		.total_size = size,
@@ -318,7 +319,7 @@ int rm_export_range(const struct mem *m, uint64_t offset, uint64_t size, uint64_
 		.offsets = { at },
 		.sizes = { claimed },
 	};
-	bool is_old = kernel_driver() < 570;
+	bool is_old = rm_kernel_driver() < 570;
 	int failed = is_old ? ioctl(gpus[m->device].fd, RM_EXPORT_DMABUF_2600, &old) :
 			      ioctl(gpus[m->device].fd, RM_EXPORT_DMABUF, &a);
 	uint32_t status = is_old ? old.status : a.status;
@@ -345,6 +346,29 @@ int rm_export_object(const struct mem *m, int *fd)
 	return CU_OK;
 }
 
+/* Memory that another process has made. The driver knows its size. */
+static int mem_of_foreign(struct mem *m, uint32_t object)
+{
+	struct rm_sim_info info = { .client = rm.client, .object = object };
+	int result = object_add(gpus[m->device].device, object, true);
+
+	m->object = object;
+	if (!result && (ioctl(rm.ctl, RM_SIM_INFO, &info) || info.status))
+		result = CU_UNKNOWN;
+	if (result) {
+		object_free(gpus[m->device].device, object);
+		return result;
+	}
+	m->size = info.size;
+	return mem_of_object(m);
+}
+
+static int import_failed(uint32_t handle, int result)
+{
+	rm_handle_put(handle);
+	return result;
+}
+
 /*
  * A memory for the first object of a file, whoever has exported it. As 580.159.04, it reads the first word of
  * the label alone.
@@ -352,56 +376,64 @@ int rm_export_object(const struct mem *m, int *fd)
 int rm_import_object(struct mem *m, int fd)
 {
 	struct rm_export_info info = { .fd = fd };
-	struct rm_import_fd p = { .fd = fd, .type = RM_FD_OBJECT };
-	bool is_old = kernel_driver() < 550;
+	struct rm_import_fd p = { .fd = fd, .type = RM_FD_OBJECT, .object = rm_handle_take() };
+	bool is_old = rm_kernel_driver() < 550;
 	const uint8_t *label = is_old ? info.label - sizeof(info.mig) : info.label;
 	uint32_t first;
 
 	if (rm_control(RM_CTRL_EXPORT_INFO, &info, sizeof(info) - (is_old ? sizeof(info.mig) : 0)))
-		return CU_INVALID_VALUE;
+		return import_failed(p.object, CU_INVALID_VALUE);
 	memcpy(&first, label, sizeof(first));
 	if (first != 0 && first != 4 && first != 6)
-		return CU_NOT_SUPPORTED;
+		return import_failed(p.object, CU_NOT_SUPPORTED);
 	for (m->device = 0; m->device < device_count() && gpus[m->device].instance != info.instance; m->device++)
 		;
 	if (m->device == device_count())
-		return CU_INVALID_DEVICE;
+		return import_failed(p.object, CU_INVALID_DEVICE);
 	p.device = p.parent = gpus[m->device].device;
 	if (rm_control(RM_CTRL_IMPORT_FD, &p, sizeof(p)))
-		return CU_INVALID_VALUE;
-	m->object = p.object;
-	return mem_of_object(m);
+		return import_failed(p.object, CU_INVALID_VALUE);
+	m->opener = m->device;
+	return mem_of_foreign(m, p.object);
 }
 
-/* A memory for another process's object, which that process has shared. */
+/* The device whose memory another process shares; -1: there is none. */
+int rm_shared_device(uint32_t client_src, uint32_t object)
+{
+	struct rm_sim_info info = { .client = client_src, .object = object };
+	int device = device_count() - 1;
+
+	if (ioctl(rm.ctl, RM_SIM_INFO, &info) || info.status)
+		return -1;
+	while (device >= 0 && gpus[device].card.gpu_id != info.gpu_id)
+		device--;
+	return device;
+}
+
+/*
+ * A memory for another process's object, which that process has shared. It is below the device of its own GPU,
+ * whichever GPU's context opens it.
+ */
 int rm_import_shared(struct mem *m, uint32_t client_src, uint32_t object)
 {
-	for (m->device = 0; m->device < device_count(); m->device++) {
-		struct rm_dup_object a = { .client = client, .parent = gpus[m->device].device,
-					   .client_src = client_src, .object_src = object };
+	struct rm_dup_object a = { .client = rm.client, .parent = gpus[m->device].device, .object = rm_handle_take(),
+				   .client_src = client_src, .object_src = object };
 
-		if (ioctl(ctl, RM_DUP_OBJECT, &a))
-			return CU_UNKNOWN;
-		if (!a.status) {
-			m->object = a.object;
-			return mem_of_object(m);
-		}
-		if (a.status != RM_INVALID_PARENT)
-			break;
-	}
-	return CU_INVALID_VALUE;
+	if (ioctl(rm.ctl, RM_DUP_OBJECT, &a))
+		return import_failed(a.object, CU_UNKNOWN);
+	return a.status ? import_failed(a.object, CU_INVALID_VALUE) : mem_of_foreign(m, a.object);
 }
 
 /* The names by which other processes can get the memory. */
 int rm_share(const struct mem *m, uint32_t *client_src, uint32_t *object)
 {
-	struct rm_share a = { .client = client, .object = m->object };
+	struct rm_share a = { .client = rm.client, .object = m->object };
 
-	if (ioctl(ctl, RM_SHARE, &a))
+	if (ioctl(rm.ctl, RM_SHARE, &a))
 		return CU_NOT_SUPPORTED;
-	*client_src = client;
+	*client_src = rm.client;
 	*object = m->object;
-	return result_of(a.status);
+	return rm_result(a.status);
 }
 
 /* To be called after cuInit. */
@@ -410,7 +442,7 @@ SIM_API void rm_sim_fail(const char *name, int result, int nth)
 	struct rm_sim_fail f = { .result = result, .nth = (uint32_t)nth };
 
 	snprintf(f.name, sizeof(f.name), "%s", name);
-	if (!ioctl(ctl, RM_SIM_FAIL, &f))
+	if (!ioctl(rm.ctl, RM_SIM_FAIL, &f))
 		return;
 	fprintf(stderr, "rm_sim_fail: the simulated driver has no request %s\n", name);
 	abort();
@@ -421,7 +453,7 @@ unsigned long rm_live(void)
 {
 	struct rm_sim_live live = { .objects = 0 };
 
-	return ioctl(ctl, RM_SIM_LIVE, &live) ? 0 : live.objects + live.mappings;
+	return ioctl(rm.ctl, RM_SIM_LIVE, &live) ? 0 : live.objects + live.mappings;
 }
 
 /* Whether fd is a file that keeps memory. */
@@ -430,4 +462,84 @@ bool rm_fd_holds(int fd)
 	uint32_t zero = 0;
 
 	return !ioctl(fd, RM_SIM_HOLDS, &zero);
+}
+
+/* Contexts of a device that are alive: one more, or one less. Returns how many there were. */
+int rm_contexts(int device, int change)
+{
+	int before = gpus[device].contexts;
+
+	gpus[device].contexts += change;
+	return before;
+}
+
+/* A bit for each device that has a context. */
+unsigned int rm_devices_in_use(void)
+{
+	unsigned int bits = 0;
+
+	for (int i = 0; i < device_count(); i++)
+		if (gpus[i].contexts)
+			bits |= 1u << i;
+	return bits;
+}
+
+/* A checkpoint: the views end. Their pages stay mapped here, until the memory has come again. */
+void rm_views_end(void)
+{
+	for (const struct mem *m = mems; m; m = m->next)
+		view_end(m);
+}
+
+/* Only what is not zero, for memory that nobody has touched takes no room. */
+static void copy_pages(uint8_t *to, const uint8_t *from, uint64_t size)
+{
+	static const uint8_t zeros[4096];
+
+	for (uint64_t at = 0; at < size; at += sizeof(zeros))
+		if (memcmp(from + at, zeros, sizeof(zeros)))
+			memcpy(to + at, from + at, sizeof(zeros));
+}
+
+/* A restore: the new objects get the bytes of the old ones. */
+int rm_views_again(void)
+{
+	int result = CU_OK;
+
+	for (struct mem *m = mems; m && !result; m = m->next) {
+		uint8_t *old = m->view;
+
+		result = view_new(m);
+		if (result)
+			break;
+		copy_pages(m->view, old, m->size);
+		munmap(old, m->size);
+	}
+	return result;
+}
+
+/* A client that comes and goes, with a device and a subdevice; or the one that stays. */
+int rm_client_new(bool stays)
+{
+	uint32_t mine = rm.client;
+	struct gpu g = gpus[0];
+	int result;
+
+	rm.client = 0;
+	result = rm_alloc(0, RM_CLASS_CLIENT, NULL, 0, &rm.client);
+	if (!result && !stays) {
+		result = gpu_objects(&g) ?: rm_free(rm.client, rm.client);
+		rm.client = mine;
+	}
+	return result;
+}
+
+/* The devices, with the handles of before. */
+int rm_devices_again(void)
+{
+	int result = CU_OK;
+
+	for (int i = 0; i < device_count() && !result; i++)
+		result = gpu_objects(&gpus[i]);
+	return result;
 }

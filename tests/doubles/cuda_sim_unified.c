@@ -26,9 +26,6 @@ int cuMemAllocPitch_v2(uint64_t *addr, size_t *pitch, size_t width, size_t heigh
 	return result;
 }
 
-SIM_CALL(cuDeviceCanAccessPeer, (int *can, int device, int peer),
-	 !can ? CU_INVALID_VALUE : check_device(device) ?: check_device(peer) ?: give(can, 0))
-
 /* No advice is modelled: each range is as if it had been given none. */
 static int range_attribute(void *data, size_t size, int attr)
 {

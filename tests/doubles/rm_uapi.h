@@ -22,6 +22,7 @@
 
 #define RM_CTL_DEVICE	"/dev/nvidiactl"
 #define RM_GPU_DEVICE	"/dev/nvidia"		/* and the minor number */
+#define RM_UVM_DEVICE	"/dev/nvidia-uvm"
 
 #define RM_TYPE		'F'
 #define RM_IOC(nr, type) _IOWR(RM_TYPE, nr, type)
@@ -43,9 +44,15 @@ enum {
 
 /* Classes of objects. */
 enum {
+	RM_CLASS_LOCKED		= 0x27,	/* the host's memory, of cuMemAllocHost; parent: a device */
+	RM_CLASS_HOST		= 0x3e,	/* the host's memory; parent: a device */
 	RM_CLASS_MEMORY		= 0x40,	/* of a GPU; parent: a device */
 	RM_CLASS_CLIENT		= 0x41,	/* root, parent and object are 0 */
 	RM_CLASS_DEVICE		= 0x80,	/* parent: the client */
+	RM_CLASS_FABRIC		= 0xf8,	/* what other GPUs reach; parent: a subdevice */
+	RM_CLASS_SUBDEVICE	= 0x2080,	/* params: a number, 0; parent: a device */
+	RM_CLASS_PEER		= 0x503b,	/* GPUs reach each other; parent: the client */
+	RM_CLASS_DEBUGGER	= 0x83de,	/* parent: the client */
 };
 
 /*
@@ -166,7 +173,7 @@ struct rm_export_objects {
 /*
  * A duplicate of a memory object, in another client or the same one. The caller must be
  * the process of the source's client, else it is RM_NO_PERMISSION (RM_SHARE is the
- * exception). The parent must be a device of the same GPU.
+ * exception). The parent is a device. Memory of another GPU's duplicate shows wrong bytes.
  */
 struct rm_dup_object {
 	__u32 client;
@@ -293,10 +300,125 @@ struct rm_dmabuf {
 #define RM_EXPORT_DMABUF_2600	RM_IOC(217, struct rm_dmabuf_2600)
 
 /*
+ * Requests on RM_UVM_DEVICE are plain numbers, without a size. base and length are bytes. The
+ * answer is in status, an NV_STATUS.
+ */
+#define UVM_REGISTER_GPU_VASPACE	25	/* struct uvm_vaspace */
+#define UVM_UNREGISTER_GPU_VASPACE	26	/* struct uvm_uuid: all that the GPU has mapped ends */
+#define UVM_MAP_EXTERNAL_ALLOCATION	33	/* struct uvm_map, or uvm_map_535 */
+#define UVM_FREE			34	/* struct uvm_range; from 590 on struct uvm_free_590 */
+#define UVM_REGISTER_GPU		37	/* struct uvm_gpu */
+#define UVM_UNREGISTER_GPU		38	/* struct uvm_uuid */
+#define UVM_MAP_REGION			65	/* struct uvm_part: one page; UVM_FREE ends it */
+#define UVM_UNMAP_EXTERNAL		66	/* struct uvm_part: one GPU's maps in it end */
+#define UVM_ALLOC_SEMAPHORE_POOL	68	/* struct uvm_pool, or uvm_pool_535; UVM_FREE ends it */
+#define UVM_VALIDATE_VA_RANGE		72	/* struct uvm_range */
+#define UVM_CREATE_EXTERNAL_RANGE	73	/* struct uvm_range */
+#define UVM_MM_INITIALIZE		75	/* struct uvm_mm, on a second file */
+
+struct uvm_range {
+	__u64 base;
+	__u64 length;
+	__u32 status;
+	__u32 pad;
+};
+
+struct uvm_free_590 {
+	__u64 base;
+	__u32 status;
+	__u32 pad;
+};
+
+struct uvm_part {
+	__u64 base;
+	__u64 length;
+	__u8 uuid[16];
+	__u32 status;
+	__u32 pad;
+};
+
+struct uvm_attributes {
+	__u8 uuid[16];		/* of the GPU that may use it, whoever has the memory */
+	__u32 kinds[5];		/* 0 */
+};
+
+/* These addresses, in one range of 73, are the object from offset on. */
+struct uvm_map {
+	__u64 base;
+	__u64 length;
+	__u64 offset;
+	struct uvm_attributes gpus[256];
+	__u64 count;
+	__s32 ctl_fd;
+	__u32 client;
+	__u32 object;
+	__u32 status;
+};
+
+struct uvm_map_535 {
+	__u64 base;
+	__u64 length;
+	__u64 offset;
+	struct uvm_attributes gpus[32];
+	__u64 count;
+	__s32 ctl_fd;
+	__u32 client;
+	__u32 object;
+	__u32 status;
+};
+
+struct uvm_pool {
+	__u64 base;
+	__u64 length;
+	struct uvm_attributes gpus[256];
+	__u64 count;
+	__u32 status;
+	__u32 pad;
+};
+
+struct uvm_pool_535 {
+	__u64 base;
+	__u64 length;
+	struct uvm_attributes gpus[32];
+	__u64 count;
+	__u32 status;
+	__u32 pad;
+};
+
+struct uvm_uuid {
+	__u8 uuid[16];
+	__u32 status;
+};
+
+struct uvm_vaspace {
+	__u8 uuid[16];
+	__s32 ctl_fd;
+	__u32 client;
+	__u32 vaspace;		/* here the device */
+	__u32 status;
+};
+
+struct uvm_gpu {
+	__u8 uuid[16];
+	__u8 numa;		/* out */
+	__u8 pad[3];
+	__s32 node;		/* out */
+	__s32 ctl_fd;
+	__u32 client;
+	__u32 part;		/* 0 */
+	__u32 status;
+};
+
+struct uvm_mm {
+	__s32 uvm_fd;		/* the first file */
+	__u32 status;
+};
+
+/*
  * The doubles' own.
  *
- * The simulated libcuda gets memory by RM_ALLOC of RM_CLASS_MEMORY below its device, with
- * struct rm_sim_memory. It frees memory by RM_FREE. It reads and writes memory by
+ * The simulated libcuda gets memory by RM_ALLOC of RM_CLASS_MEMORY below its device, and the
+ * host's by the other classes, with struct rm_sim_memory. It frees memory by RM_FREE. It reads and writes memory by
  * RM_MAP_MEMORY and mmap, as other programs do. Freed memory stays while a duplicate, an
  * exported fd or a dma-buf of it exists.
  *
@@ -304,10 +426,8 @@ struct rm_dmabuf {
  */
 struct rm_sim_memory {
 	__u64 size;		/* bytes; whole host pages, else RM_INVALID_ARGUMENT */
-	__u64 flags;		/* 0 or RM_SIM_HOST */
+	__u64 flags;		/* 0 */
 };
-
-#define RM_SIM_HOST	1	/* memory of the host */
 
 /*
  * On RM_CTL_DEVICE: allows every process to duplicate a memory object. libcuda does this
@@ -323,15 +443,16 @@ struct rm_share {
 #define RM_SHARE		RM_IOC(0x35, struct rm_share)
 
 /*
- * On RM_CTL_DEVICE: what a memory object of the client is. libcuda imports an fd without
- * knowing its kind. (The real driver has RM_CONTROL commands for this.)
+ * On RM_CTL_DEVICE: what a memory object of the client is, or one that another process shares.
+ * libcuda imports it without knowing its kind. (The real driver has RM_CONTROL commands for
+ * this.)
  */
 struct rm_sim_info {
 	__u32 client;
 	__u32 object;
 	__u64 size;		/* out */
 	__u32 status;
-	__u32 pad;
+	__u32 gpu_id;		/* out */
 };
 
 #define RM_SIM_INFO		RM_IOC(0xf3, struct rm_sim_info)

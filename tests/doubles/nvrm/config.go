@@ -136,6 +136,9 @@ func (d *Driver) parseRules(text string) error {
 func (d *Driver) Fail(name string, result int32, nth uint64) bool {
 	// LOST is the GPU, MMAP_STATUS what mmap answers, EXPORTER another one of dma-bufs.
 	known := slices.ContainsFunc(requests, func(k kind) bool { return k.name == name })
+	for _, k := range uvmRequests {
+		known = known || k.name == name
+	}
 	if !known && !slices.Contains([]string{"OPEN", "LOST", "MMAP_STATUS", "EXPORTER"}, name) {
 		return false
 	}
@@ -148,8 +151,8 @@ func (d *Driver) Fail(name string, result int32, nth uint64) bool {
 }
 
 // Fault is the injected failure of a call of a program's, a status or an errno; 0: none. Calls
-// on the simulated libcuda's files, if they are known, are neither failed nor counted. f may be
-// nil.
+// on the simulated libcuda's files of RM, if they are known, are neither failed nor counted. f may
+// be nil.
 func (d *Driver) Fault(f *File, name string) int32 {
 	if d.isCUDAs(f) {
 		return 0

@@ -77,6 +77,7 @@ const (
 	Control Kind = 1 << iota // /dev/nvidiactl
 	Device                   // of a GPU
 	DMABuf
+	UVM // /dev/nvidia-uvm
 )
 
 // File is an open file.
@@ -85,20 +86,24 @@ type File struct {
 	GPU  *GPU // nil: of a control file
 	CUDA bool // a control file of the simulated libcuda
 
-	registered     *File   // a GPU's file: its control file
-	exports        *export // a control file: what was exported into it; nil: nothing
-	memory         *Memory // a dma-buf's
-	offset, length uint64  // a dma-buf's part of it that mmap gives
-	size           uint64  // a dma-buf's
-	linear         uint64  // the mapping that it serves; 0: none
-	mapper         uint32  // the client of that mapping
+	registered     *File    // a GPU's file: its control file
+	exports        *export  // a control file: what was exported into it; nil: nothing
+	memory         *Memory  // a dma-buf's
+	offset, length uint64   // a dma-buf's part of it that mmap gives
+	size           uint64   // a dma-buf's
+	linear         uint64   // the mapping that it serves; 0: none
+	mapper         uint32   // the client of that mapping
+	space          *vaSpace // UVM's
 }
 
-// Open opens a file. A dma-buf or a control file has no GPU.
+// Open opens a file. Only a dma-buf and a GPU's own file have a GPU.
 func (d *Driver) Open(k Kind, g *GPU) *File {
 	f := &File{Kind: k, GPU: g}
 	if k == Device {
 		g.attached = true
+	}
+	if k == UVM {
+		f.space = &vaSpace{}
 	}
 	d.Files = append(d.Files, f)
 	return f
@@ -112,6 +117,7 @@ func (d *Driver) Close(f *File) {
 		}
 	}
 	d.put(f.memory)
+	d.closeSpace(f.space)
 	if f.exports != nil {
 		for _, m := range f.exports.memory {
 			d.put(m)
@@ -148,12 +154,13 @@ type Memory struct {
 	Answer uint32 // of RM_MAP_MEMORY
 	Space  uint32 // where it is, as GET_SURFACE_INFO answers
 
-	refs int
+	refs    int
+	counted bool // in what the GPU has used
 }
 
-// newMemory makes memory of whole pages, with one reference.
-func (d *Driver) newMemory(g *GPU, size uint64) (*Memory, error) {
-	if size > gpuMemory-g.used {
+// newMemory makes memory of whole pages, with one reference. Only a GPU's own counts.
+func (d *Driver) newMemory(g *GPU, size uint64, counted bool) (*Memory, error) {
+	if counted && size > gpuMemory-g.used {
 		return nil, NoMemory
 	}
 	fd, err := unix.MemfdCreate("rm_sim", unix.MFD_CLOEXEC)
@@ -164,8 +171,10 @@ func (d *Driver) newMemory(g *GPU, size uint64) (*Memory, error) {
 		unix.Close(fd)
 		return nil, NoMemory
 	}
-	g.used += size
-	return &Memory{FD: fd, Size: size, GPU: g, Answer: g.Answer, Space: g.Space, refs: 1}, nil
+	if counted {
+		g.used += size
+	}
+	return &Memory{FD: fd, Size: size, GPU: g, Answer: g.Answer, Space: g.Space, refs: 1, counted: counted}, nil
 }
 
 func (m *Memory) get() *Memory {
@@ -181,7 +190,9 @@ func (d *Driver) put(m *Memory) {
 	if m.refs--; m.refs > 0 {
 		return
 	}
-	m.GPU.used -= m.Size
+	if m.counted {
+		m.GPU.used -= m.Size
+	}
 	unix.Close(m.FD)
 }
 
@@ -221,22 +232,23 @@ func (d *Driver) EndClient(c *Client) {
 	d.Clients = slices.DeleteFunc(d.Clients, func(x *Client) bool { return x == c })
 }
 
-// Object is a device, memory below one, or the capabilities of confidential computing.
+// Object is a device, a subdevice or memory below one, or another thing of a client's, as the capabilities of
+// confidential computing.
 type Object struct {
 	Handle   uint32
+	Class    uint32
 	GPU      *GPU
 	Memory   *Memory // nil: it is none
-	Device   *Object // of memory
+	Device   *Object // the parent of memory and of a subdevice; nil: the client is
 	Mappings []*Mapping
 
-	confidential bool
-	shared       bool // any process may duplicate it
+	shared bool // any process may duplicate it
 }
 
 // newObject makes an object with the handle that the caller chose, or with one of the driver's
 // choice if that is 0. Different clients get the same handles. So a handle without its client
 // names the wrong object.
-func (c *Client) newObject(handle uint32) (*Object, error) {
+func (c *Client) newObject(handle, class uint32) (*Object, error) {
 	if handle != 0 && (handle == c.Handle || c.Object(handle) != nil) {
 		return nil, DuplicateName
 	}
@@ -244,14 +256,14 @@ func (c *Client) newObject(handle uint32) (*Object, error) {
 		c.last++
 		handle = 0xcaf00000 | c.last
 	}
-	o := &Object{Handle: handle}
+	o := &Object{Handle: handle, Class: class}
 	c.Objects = append(c.Objects, o)
 	return o, nil
 }
 
 // addMemory makes an object of memory, below a device of its client.
-func (c *Client) addMemory(handle uint32, device *Object, m *Memory) (*Object, error) {
-	o, err := c.newObject(handle)
+func (c *Client) addMemory(handle, class uint32, device *Object, m *Memory) (*Object, error) {
+	o, err := c.newObject(handle, class)
 	if err == nil {
 		o.GPU, o.Device, o.Memory = m.GPU, device, m.get()
 	}
@@ -270,7 +282,7 @@ func (c *Client) Object(handle uint32) *Object {
 
 // device finds a device by its handle.
 func (c *Client) device(handle uint32) *Object {
-	if o := c.Object(handle); o != nil && o.Memory == nil && !o.confidential {
+	if o := c.Object(handle); o != nil && o.Class == classDevice {
 		return o
 	}
 	return nil

@@ -58,6 +58,7 @@ const mapAnswerMask = 3<<15 | 7<<23
 const (
 	spaceSystem = 1
 	spaceVideo  = 2
+	spaceFabric = 4
 )
 
 func (d *Driver) newGPU(ordinal int, m Machine) *GPU {
@@ -81,6 +82,13 @@ func (d *Driver) newGPU(ordinal int, m Machine) *GPU {
 		g.Answer = d.Answer
 	}
 	return &g
+}
+
+// UUID is that of CUDA's cuDeviceGetUuid.
+func (g *GPU) UUID() (u [16]byte) {
+	copy(u[:], "gdrsim-device-")
+	u[15] = byte(g.ordinal)
+	return u
 }
 
 func (g *GPU) coherent() bool { return g.machine == "grace" || g.machine == "cdmm" }
@@ -264,6 +272,61 @@ func (d *Driver) surface(q *request, o *Object, p bytes) error {
 			return InvalidArgument
 		}
 	}
+	return nil
+}
+
+// object, flags, type [client_resource.c, cliresCtrlCmdClientGetAddrSpaceType_IMPL]
+func (d *Driver) addressSpace(_ *request, o *Object, p bytes) error {
+	switch {
+	case o == nil:
+		return NotFound
+	case o.Memory == nil:
+		return InvalidObject
+	}
+	p.put32(8, o.Memory.Space)
+	return nil
+}
+
+// object, index, result at 8 [client_resource.c, cliresCtrlCmdClientGetHandleInfo_IMPL]
+func (d *Driver) handleInfo(q *request, o *Object, p bytes) error {
+	parent, class := q.arg.u32(0), uint32(0)
+	switch {
+	case o == nil && p.u32(0) == q.arg.u32(0):
+		parent, class = 0, classClient
+	case o == nil:
+		return NotFound
+	default:
+		class = o.Class
+		if o.Device != nil {
+			parent = o.Device.Handle
+		}
+	}
+	switch p.u32(4) {
+	case 1:
+		p.put64(8, uint64(parent))
+	case 2:
+		p.put64(8, uint64(class))
+	default:
+		return InvalidArgument
+	}
+	return nil
+}
+
+// number, subdevice: the object of the client below the device. [NV0080_CTRL_CMD_GPU_FIND_SUBDEVICE_HANDLE]
+func (d *Driver) findSubdevice(q *request, _ *Object, p bytes) error {
+	c := d.Client(q.arg.u32(0))
+	for _, o := range c.Objects {
+		if p.u32(0) == 0 && o.Class == classSubdevice && o.Device.Handle == q.arg.u32(4) {
+			p.put32(4, o.Handle)
+			return nil
+		}
+	}
+	return NotFound
+}
+
+// gpu_id [subdeviceCtrlCmdGpuGetId_IMPL]
+func (d *Driver) subdeviceGPU(_ *request, o *Object, p bytes) error {
+	p.put32(0, o.GPU.ID)
 	return nil
 }
 

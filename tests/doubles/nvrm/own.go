@@ -8,13 +8,19 @@ import (
 
 // The requests that the real driver does not have.
 
-// info: client, object, size at 8
+// info: client, object, size at 8, gpu_id at 20. The client may be another process's, where the object is shared.
 func (d *Driver) info(q *request) error {
 	o, err := d.ownMemory(q)
+	if c := d.Client(q.arg.u32(0)); err != nil && c != nil {
+		if other := c.Object(q.arg.u32(4)); other != nil && other.shared {
+			o, err = other, nil
+		}
+	}
 	if err != nil {
 		return err
 	}
 	q.arg.put64(8, o.Memory.Size)
+	q.arg.put32(20, o.GPU.ID)
 	return nil
 }
 

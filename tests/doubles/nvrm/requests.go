@@ -93,9 +93,12 @@ func Size(cmd uint32) int { return int(cmd >> 16 & 0x3fff) }
 // IsMMap says whether the request is RM_SIM_MMAP.
 func IsMMap(cmd uint32) bool { return cmd&0xffff == 'F'<<8|0xf1 }
 
-// Request answers a request of a caller on a file. arg has the struct, of Size(cmd) bytes. The
+// Request answers a request of a caller on a file. arg has the struct, of SizeOn(f, cmd) bytes. The
 // error is an errno.
 func (d *Driver) Request(c Caller, f *File, cmd uint32, arg []byte) error {
+	if f.Kind == UVM {
+		return d.uvmRequest(c, f, cmd, arg)
+	}
 	i := slices.IndexFunc(requests, func(k kind) bool { return k.nr == cmd&0xff })
 	if i < 0 || requests[i].on&f.Kind == 0 || requests[i].size != 0 && requests[i].size != len(arg) {
 		return errInvalid
@@ -104,7 +107,7 @@ func (d *Driver) Request(c Caller, f *File, cmd uint32, arg []byte) error {
 	var err error
 	if refusal := d.refusal(f, k, arg); refusal != nil {
 		err = refusal
-	} else if failure := d.Fault(f, k.name); failure != 0 && k.status != 0 {
+	} else if failure := d.fault(f, k, arg); failure != 0 && k.status != 0 {
 		err = Status(failure)
 	} else if failure != 0 {
 		return unix.Errno(failure)
@@ -124,7 +127,7 @@ func (d *Driver) Request(c Caller, f *File, cmd uint32, arg []byte) error {
 func (d *Driver) refusal(f *File, k kind, arg bytes) error {
 	passes := func(code uint32) bool { return slices.Contains(d.Pass, code) }
 	switch {
-	case d.Pass == nil || k.nr >= 0xf0 || d.isCUDAs(f):
+	case d.Pass == nil || k.nr >= 0xf0 || d.isCUDAs(f) && !asksForObject(k, arg):
 		return nil
 	case !passes(k.nr):
 		return errInvalid
@@ -134,6 +137,26 @@ func (d *Driver) refusal(f *File, k kind, arg bytes) error {
 		return NotSupported
 	}
 	return nil
+}
+
+// asksForObject says whether a request is one of the controls that tell of an object. The simulated libcuda makes
+// none of them. So on its file, too, they are another's.
+func asksForObject(k kind, arg bytes) bool {
+	if k.name != "CONTROL" {
+		return false
+	}
+	switch arg.u32(8) {
+	case 0xd01, 0xd02, 0x800293, 0x20800142:
+		return true
+	}
+	return false
+}
+
+func (d *Driver) fault(f *File, k kind, arg bytes) int32 {
+	if asksForObject(k, arg) {
+		return d.Fault(nil, k.name)
+	}
+	return d.Fault(f, k.name)
 }
 
 // own is the client that the caller may use, by this file; nil: none.
@@ -152,9 +175,15 @@ func (d *Driver) isWholePages(n ...uint64) bool {
 func (d *Driver) lost(q *request) bool { return d.Fault(q.file, "LOST") != 0 }
 
 const (
+	classLocked       = 0x27 // the host's memory, as cuMemAllocHost has it; parent: a device
+	classHost         = 0x3e // the host's memory; parent: a device
 	classMemory       = 0x40 // of a GPU; parent: a device
 	classClient       = 0x41
 	classDevice       = 0x80   // parent: the client
+	classFabric       = 0xf8   // parent: a subdevice
+	classSubdevice    = 0x2080 // parent: a device
+	classPeer         = 0x503b // parent: the client
+	classDebugger     = 0x83de // the same
 	classConfidential = 0xcb33 // the same
 )
 
@@ -181,8 +210,12 @@ func (d *Driver) alloc(q *request) error {
 		return GPUIsLost
 	case class == classDevice:
 		o, err = d.allocDevice(q, c)
-	case class == classMemory:
-		o, err = d.allocMemory(q, c)
+	case class == classMemory || class == classHost || class == classLocked || class == classFabric:
+		o, err = d.allocMemory(q, c, class)
+	case class == classSubdevice:
+		o, err = c.allocSubdevice(a)
+	case class == classPeer || class == classDebugger:
+		o, err = c.allocChild(a, class)
 	default:
 		return InvalidClass
 	}
@@ -199,9 +232,26 @@ func (c *Client) allocConfidential(a bytes) (*Object, error) {
 	if a.u64(16) != 0 || a.u32(32) != 0 {
 		return nil, InvalidStruct
 	}
-	o, err := c.newObject(a.u32(8))
+	return c.newObject(a.u32(8), classConfidential)
+}
+
+// allocChild makes an object that does nothing here. Its parameters are not looked at.
+func (c *Client) allocChild(a bytes, class uint32) (*Object, error) {
+	if a.u32(4) != c.Handle {
+		return nil, InvalidParent
+	}
+	return c.newObject(a.u32(8), class)
+}
+
+// number, which is 0
+func (c *Client) allocSubdevice(a bytes) (*Object, error) {
+	device := c.device(a.u32(4))
+	if device == nil {
+		return nil, InvalidParent
+	}
+	o, err := c.newObject(a.u32(8), classSubdevice)
 	if err == nil {
-		o.confidential = true
+		o.GPU, o.Device = device.GPU, device
 	}
 	return o, err
 }
@@ -227,36 +277,59 @@ func (d *Driver) allocDevice(q *request, c *Client) (*Object, error) {
 	if g == nil || !registered {
 		return nil, InvalidDevice
 	}
-	o, err := c.newObject(q.arg.u32(8))
+	o, err := c.newObject(q.arg.u32(8), classDevice)
 	if err == nil {
 		o.GPU = g
 	}
 	return o, err
 }
 
-const hostMemory = 1 // in the flags
-
-// size, flags
-func (d *Driver) allocMemory(q *request, c *Client) (*Object, error) {
-	device, p := c.device(q.arg.u32(4)), make(bytes, 16)
-	if device == nil {
+// size
+func (d *Driver) allocMemory(q *request, c *Client, class uint32) (*Object, error) {
+	parent, p := c.Object(q.arg.u32(4)), make(bytes, 16)
+	want := uint32(classDevice)
+	if class == classFabric {
+		want = classSubdevice
+	}
+	if parent == nil || parent.Class != want {
 		return nil, InvalidParent
 	}
 	if q.arg.u32(32) != uint32(len(p)) {
 		return nil, InvalidStruct
 	}
-	if q.Read(q.arg.u64(16), p) != nil || p.u64(0) == 0 || !d.isWholePages(p.u64(0)) || p.u64(8)&^hostMemory != 0 {
+	if q.Read(q.arg.u64(16), p) != nil || p.u64(0) == 0 || !d.isWholePages(p.u64(0)) || p.u64(8) != 0 {
 		return nil, InvalidArgument
 	}
-	m, err := d.newMemory(device.GPU, p.u64(0))
+	m, err := d.newMemory(parent.GPU, p.u64(0), class == classMemory)
 	if err != nil {
 		return nil, err
 	}
 	defer d.put(m)
-	if p.u64(8)&hostMemory != 0 {
+	switch class {
+	case classHost, classLocked:
 		m.Space, m.Answer = spaceSystem, MapAnswer(1, 6)
+	case classFabric:
+		m.Space = spaceFabric
 	}
-	return c.addMemory(q.arg.u32(8), device, m)
+	return c.addMemory(q.arg.u32(8), class, parent, m)
+}
+
+// duplicateBelow makes an object of memory below a device. Below that of another GPU a GPU's own memory shows
+// other bytes: the driver takes that GPU's memory at the same place (580.159.04, two H200s).
+func (d *Driver) duplicateBelow(c *Client, parent uint32, from *Object, handle uint32) (*Object, error) {
+	device, m := c.device(parent), from.Memory
+	switch {
+	case device == nil:
+		return nil, InvalidParent
+	case device.GPU == m.GPU || m.Space == spaceSystem:
+		return c.addMemory(handle, from.Class, device, m)
+	}
+	other, err := d.newMemory(device.GPU, m.Size, false)
+	if err != nil {
+		return nil, err
+	}
+	defer d.put(other)
+	return c.addMemory(handle, from.Class, device, other)
 }
 
 // memoryBelow makes an object of memory below a device of its GPU.
@@ -265,7 +338,11 @@ func (c *Client) memoryBelow(parent uint32, m *Memory, handle uint32) (*Object, 
 	if device == nil || device.GPU != m.GPU {
 		return nil, InvalidParent
 	}
-	return c.addMemory(handle, device, m)
+	class := uint32(classMemory)
+	if m.Space == spaceSystem && m.GPU.Space != spaceSystem {
+		class = classHost
+	}
+	return c.addMemory(handle, class, device, m)
 }
 
 // revoke takes away the mappings of an object, or of all that are below it; top nil: of all.
@@ -308,6 +385,8 @@ type target int
 const (
 	onClient target = iota
 	onMemory
+	onDevice
+	onSubdevice
 	onConfidential
 )
 
@@ -323,6 +402,8 @@ var controls = map[uint32]struct {
 	0x201:      {onClient, 128, (*Driver).attachedIDs, 0},
 	0x205:      {onClient, 32, (*Driver).idInfo, 0},
 	0x288:      {onClient, 3076, (*Driver).activeDevices, 0},
+	0xd01:      {onClient, 12, (*Driver).addressSpace, 0},
+	0xd02:      {onClient, 16, (*Driver).handleInfo, 0},
 	0x3d05:     {onClient, 24, (*Driver).exportFD, 12},
 	0x3d06:     {onClient, 20, (*Driver).importFD, 0},
 	0x3d08:     {onClient, 80, (*Driver).exportInfo, 0},
@@ -330,6 +411,8 @@ var controls = map[uint32]struct {
 	0x3d0c:     {onClient, 652, (*Driver).importObjects, 4},
 	0x410110:   {onMemory, 16, (*Driver).surface, 0},
 	0x410118:   {onMemory, 8, (*Driver).pageSize, 0},
+	0x800293:   {onDevice, 8, (*Driver).findSubdevice, 0},
+	0x20800142: {onSubdevice, 4, (*Driver).subdeviceGPU, 0},
 	0xcb330101: {onConfidential, 0, (*Driver).capabilities, 0},
 }
 
@@ -338,8 +421,12 @@ func (c *Client) isTarget(handle uint32, t target) bool {
 	switch t {
 	case onMemory:
 		return o != nil && o.Memory != nil
+	case onDevice:
+		return o != nil && o.Class == classDevice
+	case onSubdevice:
+		return o != nil && o.Class == classSubdevice
 	case onConfidential:
-		return o != nil && o.confidential
+		return o != nil && o.Class == classConfidential
 	}
 	return handle == c.Handle
 }
@@ -395,7 +482,7 @@ func (d *Driver) exporting(q *request, fd int, device *Object, most uint16) (*Fi
 		return nil, StateInUse
 	case device == nil:
 		return nil, NotFound
-	case device.Memory != nil || device.confidential:
+	case device.Class != classDevice:
 		return nil, InvalidParam
 	}
 	f.exports = &export{gpu: device.GPU, memory: make([]*Memory, most)}
@@ -480,18 +567,18 @@ func (d *Driver) importFD(q *request, _ *Object, p bytes) error {
 	case p.u32(8) != p.u32(12):
 		return InvalidParent
 	}
-	o, err := d.importOne(q, p.u32(12), e.memory[0])
+	o, err := d.importOne(q, p.u32(12), e.memory[0], p.u32(16))
 	if err == nil {
 		p.put32(16, o.Handle)
 	}
 	return err
 }
 
-func (d *Driver) importOne(q *request, parent uint32, m *Memory) (*Object, error) {
+func (d *Driver) importOne(q *request, parent uint32, m *Memory, handle uint32) (*Object, error) {
 	if err := checkDuplicate(q, m.GPU); err != nil {
 		return nil, err
 	}
-	return d.Client(q.arg.u32(0)).memoryBelow(parent, m, 0)
+	return d.Client(q.arg.u32(0)).memoryBelow(parent, m, handle)
 }
 
 // fd, parent, objects at 8, kinds at 520, n at 648, index
@@ -511,7 +598,7 @@ func (d *Driver) importObjects(q *request, _ *Object, p bytes) error {
 		if m == nil {
 			continue
 		}
-		o, err := d.importOne(q, p.u32(4), m)
+		o, err := d.importOne(q, p.u32(4), m, 0)
 		if err != nil {
 			for _, o := range made {
 				d.End(c, o)
@@ -570,7 +657,7 @@ func (d *Driver) dupObject(q *request) error {
 	if err := checkDuplicate(q, from.GPU); err != nil {
 		return err
 	}
-	o, err := c.memoryBelow(a.u32(4), from.Memory, a.u32(8))
+	o, err := d.duplicateBelow(c, a.u32(4), from, a.u32(8))
 	if err == nil {
 		a.put32(8, o.Handle)
 	}

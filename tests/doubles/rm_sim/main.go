@@ -129,9 +129,10 @@ func filter() []unix.SockFilter {
 	// A call goes to the driver if the low half of its argument n & mask is value.
 	take := func(nr, n, mask, value uint32) {
 		f = append(f, skipUnless(nr, 5), load(16+8*n), statement(unix.BPF_ALU|unix.BPF_AND|unix.BPF_K, mask),
-			skipUnless(value, 1), ret(notify), ret(allow))
+			skipUnless(value, 1), ret(notify), load(0))
 	}
 	take(unix.SYS_IOCTL, 1, 0xff00, 'F'<<8)
+	take(unix.SYS_IOCTL, 1, 0xffffff00, 0) // UVM's
 	take(unix.SYS_OPENAT, 2, unix.O_WRONLY, 0)
 	take(sysStatAt, 3, unix.AT_EMPTY_PATH, 0)
 	take(unix.SYS_STATX, 2, unix.AT_EMPTY_PATH, 0)

@@ -185,8 +185,11 @@ func (c *caller) path(addr uint64) string {
 // device finds what a path names; err: the driver lacks it. Of another file kind is 0.
 func (s *server) device(path string) (kind nvrm.Kind, g *nvrm.GPU, err error) {
 	number, found := strings.CutPrefix(path, "/dev/nvidia")
-	if number == "ctl" {
+	switch number {
+	case "ctl":
 		return nvrm.Control, nil, nil
+	case "-uvm":
+		return nvrm.UVM, nil, nil
 	}
 	n, bad := strconv.ParseUint(number, 10, 31)
 	if !found || bad != nil {
@@ -211,23 +214,29 @@ func (c *caller) open(kind nvrm.Kind, g *nvrm.GPU, flags uint64) (int, error) {
 const (
 	major        = 195
 	controlMinor = 255
+	uvmMajor     = 510
 )
 
-func minor(g *nvrm.GPU) uint32 {
-	if g == nil {
-		return controlMinor
+// numbers are the device's.
+func numbers(kind nvrm.Kind, g *nvrm.GPU) (uint32, uint32) {
+	switch kind {
+	case nvrm.UVM:
+		return uvmMajor, 0
+	case nvrm.Control:
+		return major, controlMinor
 	}
-	return g.Minor
+	return major, g.Minor
 }
 
-func (c *caller) stat(g *nvrm.GPU, addr uint64) error {
-	st := unix.Stat_t{Mode: unix.S_IFCHR | 0o666, Nlink: 1, Blksize: 4096, Rdev: unix.Mkdev(major, minor(g))}
+func (c *caller) stat(kind nvrm.Kind, g *nvrm.GPU, addr uint64) error {
+	st := unix.Stat_t{Mode: unix.S_IFCHR | 0o666, Nlink: 1, Blksize: 4096, Rdev: unix.Mkdev(numbers(kind, g))}
 	return c.Write(addr, unsafe.Slice((*byte)(unsafe.Pointer(&st)), unsafe.Sizeof(st)))
 }
 
-func (c *caller) statx(g *nvrm.GPU, addr uint64) error {
+func (c *caller) statx(kind nvrm.Kind, g *nvrm.GPU, addr uint64) error {
+	major, minor := numbers(kind, g)
 	st := unix.Statx_t{Mask: unix.STATX_BASIC_STATS, Mode: unix.S_IFCHR | 0o666, Nlink: 1, Blksize: 4096,
-		Rdev_major: major, Rdev_minor: minor(g)}
+		Rdev_major: major, Rdev_minor: minor}
 	return c.Write(addr, unsafe.Slice((*byte)(unsafe.Pointer(&st)), unsafe.Sizeof(st)))
 }
 
@@ -286,9 +295,9 @@ func (c *caller) withPath(n *notif) {
 		_ = c.Read(args[1], flags[:])
 		fd, err = c.open(kind, g, *(*uint64)(unsafe.Pointer(&flags)))
 	case name == "stat", n.nr == sysStatAt:
-		err = c.stat(g, args[1])
+		err = c.stat(kind, g, args[1])
 	case n.nr == unix.SYS_STATX:
-		err = c.statx(g, args[3])
+		err = c.statx(kind, g, args[3])
 	}
 	c.answer(err, fd, false)
 }
@@ -305,7 +314,7 @@ func (c *caller) request(n *notif) {
 		c.answer(nil, 0, true)
 		return
 	}
-	arg := make([]byte, nvrm.Size(cmd))
+	arg := make([]byte, c.driver.SizeOn(f, cmd))
 	err := c.Read(n.args[2], arg)
 	if err == nil {
 		err = c.driver.Request(c, f, cmd, arg)

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: MIT
+/*
+ * Simulated libcuda: its client of NVIDIA's resource manager, and the client's objects. Test code.
+ *
+ * libcuda chooses the handles itself: the lowest that is free. So a new object often has the handle of
+ * one that was just freed.
+ */
+#include "cuda_sim.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "rm_uapi.h"
+
+#define FIRST_HANDLE 0x5c000001u
+#define HANDLES 65536u
+
+struct rm rm = { .ctl = -1 };
+
+static uint8_t used[HANDLES];
+
+/* The objects, oldest first; devices and subdevices are not among them. */
+static struct object {
+	struct object *next;
+	uint32_t handle, parent, class;
+	uint64_t size;		/* of memory */
+	uint32_t source;	/* it is a duplicate of this one; 0: of none */
+	bool foreign;		/* another process's memory */
+} *objects;
+
+/* The result that a program gets for a status. */
+int rm_result(uint32_t status)
+{
+	switch (status) {
+	case RM_OK:
+		return CU_OK;
+	case RM_NO_MEMORY:
+	case RM_NO_RESOURCES:
+		return CU_OUT_OF_MEMORY;
+	}
+	return CU_UNKNOWN;
+}
+
+/* 0: the driver chooses. */
+uint32_t rm_handle_take(void)
+{
+	for (uint32_t i = 0; i < HANDLES; i++) {
+		if (used[i])
+			continue;
+		used[i] = 1;
+		return FIRST_HANDLE + i;
+	}
+	return 0;
+}
+
+void rm_handle_put(uint32_t handle)
+{
+	if (handle - FIRST_HANDLE < HANDLES)
+		used[handle - FIRST_HANDLE] = 0;
+}
+
+/* *object is the wanted handle at first, and the actual one afterwards. */
+int rm_alloc(uint32_t parent, uint32_t class, void *params, size_t size, uint32_t *object)
+{
+	struct rm_alloc a = { .root = rm.client, .parent = parent, .object = *object, .class = class,
+			      .params = (uintptr_t)params, .params_size = (uint32_t)size };
+
+	if (class == RM_CLASS_CLIENT)
+		a.root = 0;
+	if (ioctl(rm.ctl, RM_ALLOC, &a))
+		return CU_UNKNOWN;
+	*object = a.object;
+	return rm_result(a.status);
+}
+
+uint32_t rm_control(uint32_t cmd, void *params, size_t size)
+{
+	struct rm_control a = { .client = rm.client, .object = rm.client, .cmd = cmd,
+				.params = (uintptr_t)params, .params_size = (uint32_t)size };
+
+	return ioctl(rm.ctl, RM_CONTROL, &a) ? RM_NOT_SUPPORTED : a.status;
+}
+
+int rm_free(uint32_t parent, uint32_t object)
+{
+	struct rm_free a = { .root = rm.client, .parent = parent, .object = object };
+
+	if (!ioctl(rm.ctl, RM_FREE, &a) && !a.status)
+		return CU_OK;
+	fprintf(stderr, "simulated libcuda: RM_FREE: status %#x\n", a.status);
+	return CU_UNKNOWN;
+}
+
+static int alloc_again(struct object *o)
+{
+	struct rm_sim_memory memory = { .size = o->size };
+	struct rm_dup_object dup = { .client = rm.client, .parent = o->parent, .object = o->handle,
+				     .client_src = rm.client, .object_src = o->source };
+
+	if (!o->source)
+		return rm_alloc(o->parent, o->class, o->size ? &memory : NULL, o->size ? sizeof(memory) : 0, &o->handle);
+	return ioctl(rm.ctl, RM_DUP_OBJECT, &dup) ? CU_UNKNOWN : rm_result(dup.status);
+}
+
+/* The caller has made the object. It is the last on the list. */
+int object_add(uint32_t parent, uint32_t handle, bool foreign)
+{
+	struct object **link = &objects, *o = calloc(1, sizeof(*o));
+
+	if (!o)
+		return CU_OUT_OF_MEMORY;
+	*o = (struct object){ .handle = handle, .parent = parent, .foreign = foreign };
+	while (*link)
+		link = &(*link)->next;
+	*link = o;
+	return CU_OK;
+}
+
+static struct object **find(uint32_t handle)
+{
+	struct object **link = &objects;
+
+	while (*link && (*link)->handle != handle)
+		link = &(*link)->next;
+	return link;
+}
+
+static void forget(uint32_t handle)
+{
+	struct object **link = find(handle), *o = *link;
+
+	rm_handle_put(handle);
+	if (!o)
+		return;
+	*link = o->next;
+	free(o);
+}
+
+static int make(uint32_t parent, const struct object *what, uint32_t *handle)
+{
+	uint32_t h = rm_handle_take();
+	int result = object_add(parent, h, false);
+	struct object *o = *find(h);
+
+	if (!result) {
+		o->class = what->class;
+		o->size = what->size;
+		o->source = what->source;
+		result = alloc_again(o);
+	}
+	if (result)
+		forget(h);
+	else
+		*handle = h;
+	return result;
+}
+
+/* Memory where size is not 0. */
+int object_new(uint32_t parent, uint32_t class, uint64_t size, uint32_t *handle)
+{
+	return make(parent, &(struct object){ .class = class, .size = size }, handle);
+}
+
+/* A duplicate of an object of this client, below another device. */
+int object_duplicate(uint32_t parent, uint32_t source, uint32_t *handle)
+{
+	return make(parent, &(struct object){ .source = source }, handle);
+}
+
+void object_free(uint32_t parent, uint32_t handle)
+{
+	rm_free(parent, handle);
+	forget(handle);
+}
+
+/* Whether any is another process's: a checkpoint cannot bring it back. */
+bool objects_foreign(void)
+{
+	const struct object *o;
+
+	for (o = objects; o && !o->foreign; o = o->next)
+		;
+	return o;
+}
+
+static void free_from(const struct object *o)
+{
+	if (!o)
+		return;
+	free_from(o->next);
+	rm_free(o->parent, o->handle);
+}
+
+/* A checkpoint: all of them end, the newest first. They stay on the list. */
+void objects_end(void)
+{
+	free_from(objects);
+}
+
+/* A restore: they come again, with their handles. */
+int objects_again(uint32_t old_client)
+{
+	int result = CU_OK;
+
+	for (struct object *o = objects; o && !result; o = o->next) {
+		if (o->parent == old_client)
+			o->parent = rm.client;
+		result = alloc_again(o);
+	}
+	return result;
+}

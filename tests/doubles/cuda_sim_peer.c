@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: MIT
+/* Simulated libcuda: GPUs that reach each other's memory, on the simulated driver. Test code. */
+#include "cuda_sim.h"
+
+#include <stdlib.h>
+
+#include "rm_uapi.h"
+
+enum {
+	CU_PEER_UNSUPPORTED = 217,
+	CU_PEER_ALREADY = 704,
+	CU_PEER_NOT = 705,
+};
+
+/* The client has one object for each pair of GPUs that reach each other, while anything uses it. */
+static struct {
+	unsigned int users;
+	uint32_t object;
+} pairs[SIM_MAX_DEVICES][SIM_MAX_DEVICES];	/* [lower][higher] */
+
+/* from reaches all memory of to. */
+static struct access {
+	struct access *next;
+	const struct ctx *from, *to;
+} *accesses;
+
+int peer_get(int a, int b)
+{
+	int low = a < b ? a : b, high = a < b ? b : a, result = CU_OK;
+
+	if (!pairs[low][high].users)
+		result = object_new(rm.client, RM_CLASS_PEER, 0, &pairs[low][high].object);
+	if (!result)
+		pairs[low][high].users++;
+	return result;
+}
+
+void peer_put(int a, int b)
+{
+	int low = a < b ? a : b, high = a < b ? b : a;
+
+	if (!--pairs[low][high].users)
+		object_free(rm.client, pairs[low][high].object);
+}
+
+/* The GPUs that reach all memory of a context, a bit for each. */
+unsigned int peers_of(const struct ctx *ctx)
+{
+	unsigned int bits = 0;
+
+	for (const struct access *a = accesses; a; a = a->next)
+		if (a->to == ctx)
+			bits |= 1u << a->from->device;
+	return bits;
+}
+
+static struct access **find(const struct ctx *from, const struct ctx *to)
+{
+	struct access **link = &accesses;
+
+	while (*link && ((*link)->from != from || (*link)->to != to))
+		link = &(*link)->next;
+	return link;
+}
+
+/* Another context of the GPU may reach it all the same. */
+static void drop(struct access **link)
+{
+	struct access *a = *link;
+
+	*link = a->next;
+	if (!(peers_of(a->to) & 1u << a->from->device))
+		uvm_revoke_context(a->to, a->from->device);
+	peer_put(a->from->device, a->to->device);
+	free(a);
+}
+
+/* A context ends. */
+void peers_forget(const struct ctx *ctx)
+{
+	struct access **link = &accesses;
+
+	while (*link)
+		if ((*link)->from == ctx || (*link)->to == ctx)
+			drop(link);
+		else
+			link = &(*link)->next;
+}
+
+static int enable(const struct ctx *from, const struct ctx *to, unsigned int flags)
+{
+	struct access *a;
+	int result;
+
+	if (flags)
+		return CU_INVALID_VALUE;
+	if (!to || !ctx_alive(to))
+		return CU_INVALID_CONTEXT;
+	if (!rm_mode() || from->device == to->device)
+		return CU_PEER_UNSUPPORTED;
+	if (*find(from, to))
+		return CU_PEER_ALREADY;
+	a = malloc(sizeof(*a));
+	if (!a)
+		return CU_OUT_OF_MEMORY;
+	result = peer_get(from->device, to->device);
+	if (result) {
+		free(a);
+		return result;
+	}
+	*a = (struct access){ .next = accesses, .from = from, .to = to };
+	accesses = a;
+	result = uvm_grant_context(to, from->device);
+	if (result)
+		drop(find(from, to));
+	return result;
+}
+
+SIM_CALL_CTX(cuCtxEnablePeerAccess, (struct ctx *to, unsigned int flags), enable(current_ctx(), to, flags))
+
+static int disable(const struct ctx *from, const struct ctx *to)
+{
+	struct access **link = find(from, to);
+
+	if (!*link)
+		return CU_PEER_NOT;
+	drop(link);
+	return CU_OK;
+}
+
+SIM_CALL_CTX(cuCtxDisablePeerAccess, (struct ctx *to), disable(current_ctx(), to))
+
+/* On the simulated driver all do. */
+SIM_CALL(cuDeviceCanAccessPeer, (int *can, int device, int peer),
+	 !can ? CU_INVALID_VALUE : check_device(device) ?: check_device(peer) ?: give(can, rm_mode() && device != peer))
