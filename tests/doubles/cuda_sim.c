@@ -208,10 +208,12 @@ static void take_locks(void)
 {
 	pthread_mutex_lock(&lock);
 	pthread_mutex_lock(&called.lock);
+	pthread_mutex_lock(&strict_lock);
 }
 
 static void leave_locks(void)
 {
+	pthread_mutex_unlock(&strict_lock);
 	pthread_mutex_unlock(&called.lock);
 	pthread_mutex_unlock(&lock);
 }

@@ -433,6 +433,13 @@ struct handle *vmm_first(void);
 /* cuda_sim_copy.c */
 void flush(void);
 
+/* cuda_sim_strict.c */
+extern pthread_mutex_t strict_lock;
+void strict_ask(const char *name, uint64_t addr, uint64_t size, const void *caller);
+void strict_copy(const char *name, uint64_t addr, uint64_t size, const void *caller);
+void strict_made(uint64_t addr, uint64_t size, const void *caller);
+void strict_gone(uint64_t addr);
+
 #pragma GCC visibility pop
 
 #define SIM_API __attribute__((visibility("default")))
@@ -441,6 +448,14 @@ void flush(void);
 #define SIM_ENTRY(how, name, params, ...)		\
 	int name params					\
 	{						\
+		return how(__func__) ?: leave(__VA_ARGS__);	\
+	}
+/* The same of a function that asks about an address: see cuda_sim_strict.c. */
+#define CALLER __builtin_return_address(0)
+#define SIM_QUESTION(how, name, addr, params, ...)	\
+	SIM_API int name params				\
+	{						\
+		strict_ask(__func__, (uintptr_t)(addr), 1, CALLER); \
 		return how(__func__) ?: leave(__VA_ARGS__);	\
 	}
 #define SIM_CALL(name, ...) SIM_API SIM_ENTRY(enter, name, __VA_ARGS__)

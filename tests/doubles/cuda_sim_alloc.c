@@ -187,7 +187,7 @@ out:
 	return result;
 }
 
-static int alloc(struct ctx *ctx, uint64_t *addr, size_t size)
+static int alloc(struct ctx *ctx, uint64_t *addr, size_t size, const void *caller)
 {
 	struct buffer *b = NULL;
 	int result;
@@ -203,10 +203,11 @@ static int alloc(struct ctx *ctx, uint64_t *addr, size_t size)
 	b->ctx = ctx;
 	b->readers = b->writers = ~0u;
 	*addr = b->addr;
+	strict_made(b->addr, size, caller);
 	return CU_OK;
 }
 
-SIM_HOOKED_CALL_CTX(cuMemAlloc_v2, (uint64_t *addr, size_t size), alloc(current_ctx(), addr, size))
+SIM_HOOKED_CALL_CTX(cuMemAlloc_v2, (uint64_t *addr, size_t size), alloc(current_ctx(), addr, size, CALLER))
 
 /* Nothing has changed if this fails. */
 int alloc_free(struct buffer *b)
@@ -297,7 +298,7 @@ static int address_range(uint64_t *base, size_t *size, uint64_t addr)
 	return CU_OK;
 }
 
-SIM_CALL_CTX(cuMemGetAddressRange_v2, (uint64_t *base, size_t *size, uint64_t addr),
+SIM_QUESTION(enter_ctx, cuMemGetAddressRange_v2, addr, (uint64_t *base, size_t *size, uint64_t addr),
 	     address_range(base, size, addr))
 
 /* Buffers and host memory. vmm_live counts the mappings of handles. */

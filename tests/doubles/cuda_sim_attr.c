@@ -141,8 +141,10 @@ static size_t value_size(int attr)
 SIM_API int cuPointerGetAttribute(void *data, int attr, uint64_t addr)
 {
 	union value v;
-	int result = enter(__func__);
+	int result;
 
+	strict_ask(__func__, addr, 1, CALLER);
+	result = enter(__func__);
 	if (result)
 		return result;
 	result = data && value_size(attr) ? get(&v, attr, addr) : CU_INVALID_VALUE;
@@ -193,7 +195,7 @@ static int get_all(unsigned int n, const int *attrs, void **data, uint64_t addr)
  * This call gives zeroes for an address that is no device pointer. The call for one
  * attribute fails instead.
  */
-SIM_CALL(cuPointerGetAttributes, (unsigned int n, int *attrs, void **data, uint64_t addr),
+SIM_QUESTION(enter, cuPointerGetAttributes, addr, (unsigned int n, int *attrs, void **data, uint64_t addr),
 	 get_all(n, attrs, data, addr))
 
 /*
@@ -213,5 +215,5 @@ static int set_sync_memops(const int *value, uint64_t addr)
 	return CU_OK;
 }
 
-SIM_CALL_CTX(cuPointerSetAttribute, (const void *value, int attr, uint64_t addr),
+SIM_QUESTION(enter_ctx, cuPointerSetAttribute, addr, (const void *value, int attr, uint64_t addr),
 	     attr == ATTR_SYNC_MEMOPS ? set_sync_memops(value, addr) : CU_INVALID_VALUE)

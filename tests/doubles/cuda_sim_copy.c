@@ -234,12 +234,18 @@ struct request {
 	uint32_t value;
 };
 
-/* The one frame of all calls here. A captured stream drops what it is given. */
-static int ask(const char *name, const struct request *r)
-{
-	bool now = true;
-	int result = enter_ctx(name);
+static int set_words(struct ctx *ctx, const struct request *r);
 
+/* The one frame of all calls here. A captured stream drops what it is given. */
+static int ask(const char *name, const struct request *r, const void *caller)
+{
+	uint64_t size = r->work == set_words ? r->size * sizeof(r->value) : r->size;
+	bool now = true;
+	int result;
+
+	strict_copy(name, r->dst, size, caller);
+	strict_copy(name, r->src, size, caller);
+	result = enter_ctx(name);
 	if (result)
 		return result;
 	if (r->streamed)
@@ -350,7 +356,7 @@ static int set_words(struct ctx *ctx, const struct request *r)
 #define ASK(name, params, ...)					\
 	SIM_API int name params					\
 	{							\
-		return ask(__func__, &(struct request){ __VA_ARGS__ });	\
+		return ask(__func__, &(struct request){ __VA_ARGS__ }, CALLER); \
 	}
 
 ASK(cuMemcpyHtoD_v2, (uint64_t dst, const void *src, size_t size),

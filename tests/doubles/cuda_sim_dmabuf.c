@@ -81,8 +81,10 @@ SIM_API unsigned long cuda_sim_export_flags(void)
 
 SIM_API int cuMemGetHandleForAddressRange(void *out, uint64_t addr, size_t size, int type, uint64_t flags)
 {
-	int result = enter_ctx(__func__);
+	int result;
 
+	strict_ask(__func__, addr, 1, CALLER);
+	result = enter_ctx(__func__);
 	if (result)
 		return result;
 	atomic_store(&last_flags, flags);

@@ -54,7 +54,7 @@ static int get_handle(struct ipc_handle *h, uint64_t addr)
 	return result;
 }
 
-SIM_CALL_CTX(cuIpcGetMemHandle, (struct ipc_handle *h, uint64_t addr), get_handle(h, addr))
+SIM_QUESTION(enter_ctx, cuIpcGetMemHandle, addr, (struct ipc_handle *h, uint64_t addr), get_handle(h, addr))
 
 /* Another process's object, mapped once for each context, whatever parts of it are opened how often. */
 struct import {

@@ -285,7 +285,7 @@ static uint64_t used(const struct pool *pool)
 	return n;
 }
 
-static int alloc(struct ctx *ctx, struct pool *pool, uint64_t *addr, uint64_t size)
+static int alloc(struct ctx *ctx, struct pool *pool, uint64_t *addr, uint64_t size, const void *caller)
 {
 	struct buffer *b;
 	int result;
@@ -301,6 +301,7 @@ static int alloc(struct ctx *ctx, struct pool *pool, uint64_t *addr, uint64_t si
 		return result;
 	b->readers = b->writers = pool->access;
 	*addr = b->addr;
+	strict_made(b->addr, size, caller);
 	return CU_OK;
 }
 
@@ -327,21 +328,21 @@ SIM_CALL(cuDeviceGetDefaultMemPool, (struct pool **pool, int device),
 	 rm_mode() ? give_default(pool, device) : CU_NOT_SUPPORTED)
 
 /* Memory of a graph is not modelled. */
-static int alloc_async(uint64_t *addr, size_t size, struct pool *pool, struct stream *stream)
+static int alloc_async(uint64_t *addr, size_t size, struct pool *pool, struct stream *stream, const void *caller)
 {
 	bool now;
 	int result = stream_takes(stream, &now);
 
 	if (result)
 		return result;
-	return now ? alloc(current_ctx(), pool, addr, size) : CU_NOT_SUPPORTED;
+	return now ? alloc(current_ctx(), pool, addr, size, caller) : CU_NOT_SUPPORTED;
 }
 
 SIM_HOOKED_CALL_CTX(cuMemAllocAsync, (uint64_t *addr, size_t size, struct stream *stream),
-		    alloc_async(addr, size, default_pool(current_ctx()->device), stream))
+		    alloc_async(addr, size, default_pool(current_ctx()->device), stream, CALLER))
 SIM_HOOKED_CALL_CTX(cuMemAllocFromPoolAsync,
 		    (uint64_t *addr, size_t size, struct pool *pool, struct stream *stream),
-		    is_default(pool) || *find(pool) ? alloc_async(addr, size, pool, stream) : CU_INVALID_VALUE)
+		    is_default(pool) || *find(pool) ? alloc_async(addr, size, pool, stream, CALLER) : CU_INVALID_VALUE)
 
 static int free_async(uint64_t addr, const struct stream *stream)
 {

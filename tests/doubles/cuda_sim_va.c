@@ -144,6 +144,7 @@ void buffer_drop(struct buffer *b)
 	while (*link != b)
 		link = &(*link)->next;
 	*link = b->next;
+	strict_gone(b->addr);
 	mem_put(b->mem);
 	free(b);
 }

@@ -120,7 +120,7 @@ static int retain(uint64_t *id, const struct buffer *b)
 	return CU_OK;
 }
 
-SIM_CALL(cuMemRetainAllocationHandle, (uint64_t *id, void *addr),
+SIM_QUESTION(enter, cuMemRetainAllocationHandle, addr, (uint64_t *id, void *addr),
 	 retain(id, buffer_find((uintptr_t)addr)))
 
 SIM_API int cuMemGetAllocationPropertiesFromHandle(struct mem_prop *prop, uint64_t id)
@@ -169,7 +169,7 @@ static int unreserve(uint64_t addr, size_t size)
 
 SIM_CALL(cuMemAddressFree, (uint64_t addr, size_t size), unreserve(addr, size))
 
-static int map(uint64_t addr, size_t size, size_t offset, uint64_t id, uint64_t flags)
+static int map(uint64_t addr, size_t size, size_t offset, uint64_t id, uint64_t flags, const void *caller)
 {
 	const struct va *v = va_find(addr);
 	struct handle *h = handle_find(id);
@@ -195,11 +195,12 @@ static int map(uint64_t addr, size_t size, size_t offset, uint64_t id, uint64_t 
 	}
 	b->handle = h;
 	h->mappings++;
+	strict_made(addr, size, caller);
 	return CU_OK;
 }
 
 SIM_HOOKED_CALL(cuMemMap, (uint64_t addr, size_t size, size_t offset, uint64_t id, uint64_t flags),
-		map(addr, size, offset, id, flags))
+		map(addr, size, offset, id, flags, CALLER))
 
 /* CU_OK if the range is one or more whole mappings without a gap. */
 static int whole_mappings(uint64_t addr, uint64_t size)
