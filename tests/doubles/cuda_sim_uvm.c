@@ -199,8 +199,8 @@ static void drop(struct uvm *u)
 }
 
 /*
- * A range, or a block in a pool's space, with the maps of gpus: the memory's own GPU first. A GPU
- * other than that fails alone if its map does.
+ * A range, or a block in a pool's space, with the maps of gpus: the memory's own GPU first. If one
+ * of them fails, all of it ends.
  */
 int uvm_begin(const struct uvm *what, unsigned int gpus, struct uvm **out)
 {

@@ -126,11 +126,12 @@ func (d *Driver) uvmRequest(c Caller, f *File, nr uint32, arg []byte) error {
 	if !ok || len(arg) != k.size {
 		return errInvalid
 	}
-	var err error
-	// A map takes away what it overlaps before it can fail.
-	if failure := d.uvmFault(f, k.name, nr != 33); failure != 0 {
-		err = failure
-	} else {
+	var failure int32
+	if nr != 33 { // it takes away what it overlaps before it can fail
+		failure = d.Fault(f, k.name)
+	}
+	err := error(Status(failure))
+	if failure == 0 {
 		err = k.do(d, &request{c, f, arg})
 	}
 	status, isStatus := err.(Status)
@@ -139,14 +140,6 @@ func (d *Driver) uvmRequest(c Caller, f *File, nr uint32, arg []byte) error {
 	}
 	bytes(arg).put32(k.status, uint32(status))
 	return nil
-}
-
-// uvmFault is the injected failure of a request, if now is set. Those of the simulated libcuda count.
-func (d *Driver) uvmFault(f *File, name string, now bool) Status {
-	if !now {
-		return 0
-	}
-	return Status(d.Fault(f, name))
 }
 
 // invalidRange: page is a power of 2. [uvm_api.h, uvm_api_range_invalid_aligned]
@@ -194,7 +187,7 @@ func (s *vaSpace) add(base, length uint64, external bool) error {
 	return nil
 }
 
-// drop ends the maps of a range for which is says so.
+// drop ends the maps of a range that is chooses.
 func (d *Driver) drop(r *vaRange, is func(m *extMap) bool) {
 	r.maps = slices.DeleteFunc(r.maps, func(m *extMap) bool {
 		gone := is(m)
@@ -284,8 +277,8 @@ func (d *Driver) mapOn(q *request, r *vaRange, g *GPU, fd int, client, handle ui
 	if err := d.unmapIn(r, g, base, length); err != nil {
 		return err
 	}
-	if failure := d.uvmFault(q.file, "UVM_MAP", true); failure != 0 {
-		return failure
+	if failure := d.Fault(q.file, "UVM_MAP"); failure != 0 {
+		return Status(failure)
 	}
 	o, err := d.userMemory(q, fd, client, handle)
 	if err != nil {
