@@ -13,7 +13,9 @@ import (
 )
 
 // PinRequest says what to pin: Size bytes of GPU memory from Addr on, with any alignment. The
-// other fields may be 0. Skip is a number of bytes at Addr that are not to be accessed.
+// other fields may be 0: then all the bytes are the caller's own. Other threads must not free
+// memory of those during the pin. If the request only fills pages with the first or the last
+// bytes, Skip and Tail are their numbers.
 type PinRequest = backend.PinRequest
 
 // MappingType is the memory type of a mapping.
@@ -55,6 +57,7 @@ type Buffer struct {
 
 // Pin pins GPU memory. The backend rounds the range to its pages. The memory may be of
 // cudaMalloc, cuMemAlloc, VMM, a pool, or of Device.Alloc; not every backend takes each kind.
+// On the caller's own bytes Pin sets CUDA's attribute SYNC_MEMOPS, if their memory has it.
 // Errors: EINVAL (this is no GPU memory of this process), ENOTSUP (not on this backend),
 // ENOMEM, EMFILE.
 func (d *Device) Pin(req PinRequest) (*Buffer, error) {
@@ -75,6 +78,38 @@ func (d *Device) Pin(req PinRequest) (*Buffer, error) {
 	return d.addBuffer(pin, req.Addr)
 }
 
+// PinBytes pins the pages of the n bytes of GPU memory at addr, so that they can be mapped: the
+// buffer begins on the backend's page below addr. All n bytes are the caller's own; what else lies
+// on the pages need not be. flags are 0 or backend.PinForcePCIe. Errors: those of Pin.
+func (d *Device) PinBytes(addr, n uint64, flags uint32) (*Buffer, error) {
+	if err := checkPin(PinRequest{Addr: addr, Size: n}); err != nil {
+		return nil, err
+	}
+	for {
+		page := d.PageSize()
+		skip := addr % page
+		b, err := d.Pin(PinRequest{Addr: addr - skip, Size: skip + n, Skip: skip, Flags: flags})
+		if err != nil {
+			return nil, err
+		}
+		i, err := b.Info()
+		if err != nil {
+			return nil, first(err, b.Close())
+		}
+		needs := uint64(i.PageSize)
+		if needs <= page {
+			return b, nil
+		}
+		d.page.Store(needs)
+		if b.addr%needs == 0 {
+			return b, nil
+		}
+		if err := b.Close(); err != nil {
+			return nil, err
+		}
+	}
+}
+
 // addBuffer makes the buffer of a pin, which takes over the caller's use of the session.
 func (d *Device) addBuffer(pin backend.Pin, addr uint64) (*Buffer, error) {
 	b := &Buffer{device: d, pin: pin, addr: addr}
@@ -89,8 +124,8 @@ func checkPin(req PinRequest) error {
 	switch {
 	case req.Addr == 0 || req.Size == 0:
 		return fmt.Errorf("pin of %d bytes at %#x: neither may be 0: %w", req.Size, req.Addr, unix.EINVAL)
-	case req.Skip >= req.Size:
-		return fmt.Errorf("pin of %d bytes at %#x: skip fewer than that, not %d: %w", req.Size, req.Addr, req.Skip, unix.EINVAL)
+	case req.Skip > req.Size || req.Tail > req.Size-req.Skip:
+		return fmt.Errorf("pin of %d bytes at %#x: the first %d and the last %d are more than that: %w", req.Size, req.Addr, req.Skip, req.Tail, unix.EINVAL)
 	case req.Addr+req.Size < req.Addr:
 		return fmt.Errorf("pin of %d bytes at %#x: the range wraps: %w", req.Size, req.Addr, unix.EINVAL)
 	}

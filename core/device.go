@@ -28,7 +28,7 @@ type Device struct {
 	memories set[*Memory]
 	contexts set[*cuda.Primary] // made for memories
 
-	page atomic.Uint64 // the backend's page in bytes, as far as Map has found out; 0: unknown
+	page atomic.Uint64 // the backend's page in bytes, as far as PinBytes has found out; 0: unknown
 }
 
 // set are the objects of one kind that were made through a device.

@@ -38,41 +38,21 @@ var (
 // Map pins the n bytes of GPU memory at addr and maps them, with any alignment. Close of the
 // mapping unpins them. Errors: those of Pin and of Buffer.Map.
 func (d *Device) Map(addr, n uint64) (*Mapping, error) {
-	for {
-		page := d.PageSize()
-		m, needs, err := d.mapFrom(addr, n, page)
-		if needs > page {
-			d.page.Store(needs)
-		}
-		if err == nil || needs <= page {
-			return m, err
-		}
+	b, err := d.PinBytes(addr, n, 0)
+	if err != nil {
+		return nil, err
 	}
+	skip := addr - b.addr
+	m, err := b.Map(skip+n, AnyType)
+	if err != nil {
+		return nil, first(err, b.Close())
+	}
+	m.skip, m.size, m.owner = skip, n, true
+	return m, nil
 }
 
-// PageSize is the backend's page in bytes, as far as Map has found it out; else the host's.
+// PageSize is the backend's page in bytes, as far as PinBytes has found it out; else the host's.
 func (d *Device) PageSize() uint64 { return max(d.page.Load(), hostPage) }
-
-// mapFrom pins from a page boundary on, and maps. needs is the backend's page in bytes.
-func (d *Device) mapFrom(addr, n, page uint64) (_ *Mapping, needs uint64, err error) {
-	if err := checkPin(PinRequest{Addr: addr, Size: n}); err != nil {
-		return nil, 0, err
-	}
-	start := addr &^ (page - 1)
-	b, err := d.Pin(PinRequest{Addr: start, Size: addr + n - start, Skip: addr - start})
-	if err != nil {
-		return nil, 0, err
-	}
-	if i, err := b.Info(); err == nil {
-		needs = uint64(i.PageSize)
-	}
-	m, err := b.Map(addr+n-start, AnyType)
-	if err != nil {
-		return nil, needs, first(err, b.Close())
-	}
-	m.skip, m.size, m.owner = addr-start, n, true
-	return m, needs, nil
-}
 
 // VA is the CPU's address of the mapping's first page, which has the GPU's address GPU.
 func (m *Mapping) VA() uintptr { return m.va }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"unsafe"
 
+	"gdrapi/core/backend"
 	"gdrapi/core/backend/backendtest"
 	"gdrapi/core/internal/mmio"
 	"gdrapi/core/internal/sys"
@@ -119,6 +120,12 @@ func TestMapOfAnyAlignment(t *testing.T) {
 		require.NoError(t, m.Close())
 		require.Zero(t, f.Live)
 	}
+	b, err := d.PinBytes(0x30000+5000, 3, backend.PinForcePCIe)
+	require.NoError(t, err)
+	require.Equal(t, PinRequest{Addr: 0x30000, Size: 5003, Skip: 5000, Flags: backend.PinForcePCIe}, f.Asked)
+	_, err = b.Map(5003, AnyType)
+	require.NoError(t, err)
+	require.NoError(t, b.Close())
 	for what, want := range map[string]unix.Errno{"pin": unix.ENOTSUP, "info": unix.EIO, "map": unix.ENOMEM} {
 		f.Fail[what] = want
 		_, err := d.Map(0x30000, 8)
@@ -129,6 +136,43 @@ func TestMapOfAnyAlignment(t *testing.T) {
 	for _, r := range [][2]uint64{{0, 8}, {8, 0}, {^uint64(0), 2}} {
 		_, err := d.Map(r[0], r[1])
 		require.Equal(t, unix.EINVAL, errno(err))
+		_, err = d.PinBytes(r[0], r[1], 0)
+		require.Equal(t, unix.EINVAL, errno(err))
+	}
+}
+
+// Which bytes of a request are the caller's own, and which requests there are.
+func TestOwnBytes(t *testing.T) {
+	d, _ := open(t)
+	for _, c := range []struct {
+		size, skip, tail uint64
+		own              uint64
+		want             unix.Errno
+	}{
+		{100, 0, 0, 100, 0},
+		{100, 30, 20, 50, 0},
+		{100, 100, 0, 0, 0},
+		{100, 40, 60, 0, 0},
+		{100, 41, 60, 0, unix.EINVAL},
+		{100, 101, 0, 0, unix.EINVAL},
+		{100, 0, 101, 0, unix.EINVAL},
+		{100, 50, ^uint64(0) - 20, 0, unix.EINVAL},
+		{100, ^uint64(0) - 20, 50, 0, unix.EINVAL},
+	} {
+		r := PinRequest{Addr: 0x10000, Size: c.size, Skip: c.skip, Tail: c.tail}
+		b, err := d.Pin(r)
+		require.Equal(t, c.want, errno(err), "%+v", c)
+		if err != nil {
+			continue
+		}
+		require.NoError(t, b.Close())
+		addr, size := r.Own()
+		require.Equal(t, [2]uint64{0x10000 + c.skip, c.own}, [2]uint64{addr, size})
+		if addr, size = r.Sought(); c.own == 0 {
+			require.Equal(t, [2]uint64{0x10000, c.size}, [2]uint64{addr, size})
+		} else {
+			require.Equal(t, [2]uint64{0x10000 + c.skip, c.own}, [2]uint64{addr, size})
+		}
 	}
 }
 

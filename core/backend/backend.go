@@ -38,13 +38,27 @@ const (
 // IsKnown reports whether a is one of these.
 func (a Attr) IsKnown() bool { return a > 0 && a < attrEnd }
 
-// PinRequest says what to pin. Size is not 0 and Addr+Size does not wrap.
+// PinRequest says what to pin. Size is not 0 and Addr+Size does not wrap. The first Skip bytes
+// and the last Tail only fill pages, and may be anybody's; those between are the caller's own.
+// Skip+Tail is at most Size.
 type PinRequest struct {
 	Addr, Size uint64
-	Skip       uint64 // less than Size: the first bytes, which only fill a page, may be anybody's
+	Skip, Tail uint64
 	Token      uint64 // p2p_token; only a gdrdrv before 2.5 is given tokens
 	VASpace    uint32
 	Flags      uint32
+}
+
+// Own gives the bytes that are certainly the caller's. A size of 0: there are none.
+func (r PinRequest) Own() (addr, size uint64) { return r.Addr + r.Skip, r.Size - r.Skip - r.Tail }
+
+// Sought gives the bytes by which a backend that asks CUDA finds the memory: the caller's own, or
+// all if there are none.
+func (r PinRequest) Sought() (addr, size uint64) {
+	if addr, size = r.Own(); size == 0 {
+		return r.Addr, r.Size
+	}
+	return addr, size
 }
 
 // Info is a backend's description of a pinned buffer. The core adds whether the buffer

@@ -148,7 +148,7 @@ func TestWithMemory(t *testing.T) {
 			was := idle.Current()
 			require.NoError(t, d.WithMemory(of(c.addr), c.addr, func(in *Driver) error {
 				require.Equal(t, c.want, idle.Current())
-				in.SetSyncMemops(of(c.addr), c.addr, c.addr+1)
+				in.SyncMemops(c.addr, 1)
 				return nil
 			}))
 			require.Equal(t, was, idle.Current())
@@ -270,18 +270,13 @@ func hasSyncMemops(t *testing.T, d *Driver, p uint64) bool {
 	return v == 1
 }
 
-func TestSetSyncMemops(t *testing.T) {
+func TestSyncMemops(t *testing.T) {
 	sim := cudatest.Need(t)
 	d := load1(t)
 	p := sim.MemAlloc(0, 4096)
 	m, err := d.MemoryAt(p)
 	require.NoError(t, err)
-	set := func() {
-		require.NoError(t, d.WithMemory(m, p, func(in *Driver) error {
-			in.SetSyncMemops(m, p, p+1)
-			return nil
-		}))
-	}
+	set := func() { d.SyncMemops(p, 1) }
 	set()
 	require.True(t, hasSyncMemops(t, d, p))
 
@@ -296,7 +291,7 @@ func TestSetSyncMemops(t *testing.T) {
 	for r, line := range map[Result]string{
 		0:               "",
 		ErrNotSupported: "",
-		ErrUnknown:      fmt.Sprintf("WARN: the CUDA driver cannot set SYNC_MEMOPS for %#x; ", p),
+		ErrUnknown:      fmt.Sprintf("WARN: cannot set SYNC_MEMOPS on %#x, ", p),
 	} {
 		if r != 0 {
 			sim.Fail("cuPointerSetAttribute", int(r), 1)
@@ -310,14 +305,22 @@ func TestSetSyncMemops(t *testing.T) {
 	gone := m // its memory was freed, and the address is another's
 	gone.ID++
 	sim.Fail("cuPointerSetAttribute", int(ErrUnknown), 1)
-	require.Empty(t, cudatest.Lines(t, func() {
-		require.NoError(t, d.WithMemory(m, p, func(in *Driver) error {
-			in.SetSyncMemops(gone, p, p+1)
-			return nil
-		}))
-	}))
+	require.NoError(t, d.syncMemory(gone, p))
 	sim.Heal("cuPointerSetAttribute")
 	require.ErrorIs(t, d.WithMemory(gone, p, func(*Driver) error { t.Error("it runs"); return nil }), unix.EINVAL)
+	require.Regexp(t, "^WARN: cannot set SYNC_MEMOPS on 0x10, .*\n$", cudatest.Lines(t, func() { d.SyncMemops(0x10, 8) }))
+}
+
+// For memory that has no context of its own none is made to set an attribute that it does not have.
+func TestSyncMemopsMakesNoContext(t *testing.T) {
+	sim := cudatest.Need(t)
+	d := load1(t)
+	vmm, free := sim.VMM(1, 1, 0)
+	defer free()
+	require.False(t, primaryActive(sim, 1))
+	sim.Called()
+	require.Empty(t, cudatest.Lines(t, func() { d.SyncMemops(vmm, 4096) }))
+	require.NotContains(t, sim.Called(), "cuDevicePrimaryCtxRetain")
 }
 
 // Each call on the way fails once. Nothing may be left.

@@ -10,38 +10,50 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// SetSyncMemops makes CUDA complete synchronous copies to and from memory before they
-// return. So the CPU's mapping never shows bytes from before such a copy. It does so for m,
-// the memory at the address at, and for all other memory before end. SetSyncMemops needs
-// the context of m, see WithMemory.
+// SyncMemops makes CUDA complete synchronous copies to and from the size bytes at addr before they
+// return. So the CPU's mapping never shows bytes from before such a copy. The bytes are the
+// caller's own: libcuda may fault on memory that another thread frees meanwhile. SyncMemops sets
+// the attribute on each memory that has some of the bytes, as a whole. A size of 0 asks nothing.
 //
 // Memory of cuMemCreate has no such attribute (580.159.04 answers NOT_SUPPORTED): there the
-// program synchronises. The flag of the same name that a context
-// has is the program's: to set it ends captures.
+// program synchronises. The flag of the same name that a context has is the program's: to set it
+// ends captures.
 //
-// Where the driver fails otherwise, a log line says so. The pinning is good all the same.
-func (d *Driver) SetSyncMemops(m MemoryInfo, at, end uint64) {
-	set := func(in *Driver) error {
+// If the driver fails otherwise, a log line says so. The pinning is good all the same.
+func (d *Driver) SyncMemops(addr, size uint64) {
+	if size == 0 {
+		return
+	}
+	err := d.OnMemory(addr, size, func(m MemoryInfo, at uint64) error {
+		err := d.syncMemory(m, at)
+		for end := addr + size; m.End() < end; {
+			var found bool
+			if m, at, found = d.nextMemory(max(m.End(), at+1), end); !found {
+				break
+			}
+			err = errors.Join(err, d.syncMemory(m, at))
+		}
+		return err
+	})
+	if err != nil {
+		log.Warnf("cannot set SYNC_MEMOPS on %#x, synchronise after each cuMemcpy before you read the mapping: %v", addr, err)
+	}
+}
+
+// syncMemory is SyncMemops for the memory m at the address at. It makes no context for memory that
+// has none: that is of cuMemCreate, or of a pool, whose attribute the driver does not follow.
+func (d *Driver) syncMemory(m MemoryInfo, at uint64) error {
+	if m.Context == 0 && !d.primaryIsActive(m.Ordinal) {
+		return nil
+	}
+	err := d.WithMemory(m, at, func(in *Driver) error {
 		on := int32(1)
 		return in.call(symPointerSetAttribute, &on, syncMemops, at)
+	})
+	if errors.Is(err, ErrNotSupported) || err != nil && !d.IsStill(m, at) { // the program may have freed it
+		return nil
 	}
-	err := set(d)
-	for {
-		if err != nil && !errors.Is(err, ErrNotSupported) {
-			// The program may have freed it meanwhile.
-			if d.IsStill(m, at) {
-				log.Warnf("the CUDA driver cannot set SYNC_MEMOPS for %#x; synchronise after each cuMemcpy before you read the mapping: %v", at, err)
-			}
-		}
-		if m.End() >= end {
-			return
-		}
-		var found bool
-		if m, at, found = d.nextMemory(max(m.End(), at+1), end); !found {
-			return
-		}
-		err = d.WithMemory(m, at, set)
-	}
+	return err
 }
 
 // WithMemory calls fn with a context current in which CUDA knows the memory at addr, which

@@ -99,6 +99,14 @@ func (s *Sim) Heal(name string) {
 // Live counts what the driver has handed out and still owns.
 func (s *Sim) Live() int { return int(s.Call("cuda_sim_live")) }
 
+// Called names the functions that were called since this was asked last.
+func (s *Sim) Called() []string {
+	var names [4096]byte
+	s.Call("cuda_sim_called", uintptr(unsafe.Pointer(&names)), uintptr(len(names)))
+	text, _, _ := strings.Cut(string(names[:]), "\x00")
+	return strings.Fields(text)
+}
+
 // WithContext gives the thread the primary context of a device until the
 // returned function is called.
 func (s *Sim) WithContext(ordinal int) (leave func()) {

@@ -143,7 +143,8 @@ func (s *session) ServesAny() error {
 // and VASpace, which a dma-buf does not need.
 func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
 	var p *pin
-	err := s.cuda.OnMemory(req.Addr+req.Skip, req.Size-req.Skip, func(m cuda.MemoryInfo, at uint64) (err error) {
+	addr, size := req.Sought()
+	err := s.cuda.OnMemory(addr, size, func(m cuda.MemoryInfo, at uint64) (err error) {
 		p, err = s.pin(req, m, at)
 		return err
 	})
@@ -176,7 +177,7 @@ func (s *session) pin(req backend.PinRequest, m cuda.MemoryInfo, at uint64) (*pi
 		if err := p.export(in, m, pcie); err != nil {
 			return errors.Join(err, p.Unpin())
 		}
-		in.SetSyncMemops(m, at, req.Addr+req.Size)
+		in.SyncMemops(req.Own())
 		return nil
 	})
 	if errors.Is(err, cuda.ErrInvalidValue) || errors.Is(err, cuda.ErrNotSupported) {

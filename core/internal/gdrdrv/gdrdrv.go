@@ -25,10 +25,10 @@ func (Backend) Name() string { return "gdrdrv" }
 // Open opens the device. It checks that the driver serves this library's version, and
 // that this library works with the driver's.
 func (Backend) Open() (backend.Session, error) {
-	return open(linux{}, setSyncMemops)
+	return open(linux{}, syncMemops)
 }
 
-func open(k kernel, sync func(addr, size uint64) error) (_ *session, err error) {
+func open(k kernel, sync func(addr, size uint64)) (_ *session, err error) {
 	fd, err := k.open(devicePath)
 	switch {
 	case err == unix.ENXIO || err == unix.ENODEV:
@@ -61,21 +61,14 @@ func open(k kernel, sync func(addr, size uint64) error) (_ *session, err error) 
 	return s, nil
 }
 
-// setSyncMemops sets SYNC_MEMOPS on memory. Memory of cuMemCreate has no such attribute.
-func setSyncMemops(addr, size uint64) error {
+// syncMemops is that of cuda.Driver.
+func syncMemops(addr, size uint64) {
 	cu, err := cuda.Load()
 	if err != nil {
-		return err
+		log.Warnf("cannot set SYNC_MEMOPS on %#x, synchronise after each cuMemcpy before you read the mapping: %v", addr, err)
+		return
 	}
-	return cu.OnMemory(addr, size, func(m cuda.MemoryInfo, at uint64) error {
-		if !m.Legacy {
-			return nil
-		}
-		return cu.WithMemory(m, at, func(in *cuda.Driver) error {
-			in.SetSyncMemops(m, at, addr+size)
-			return nil
-		})
-	})
+	cu.SyncMemops(addr, size)
 }
 
 // session is one open file of the driver. Its fields do not change.
@@ -84,7 +77,7 @@ type session struct {
 	fd     int
 	file   sys.FileID
 	driver version
-	sync   func(addr, size uint64) error
+	sync   func(addr, size uint64) // calls CUDA
 }
 
 // check returns EBADF where the host has closed the descriptor: a request on another open of
@@ -112,6 +105,8 @@ func ioctl[T any](s *session, name string, code uint32, arg *T) error {
 // As the reference it sends flags and no token to a driver of 2.5 or later: persistent
 // pinning refuses tokens, and NVIDIA's driver needs none. An older driver has no flags:
 // a flag is EINVAL then, like a flag that the driver does not know.
+//
+// CUDA is called only for the caller's own bytes, once they are pinned.
 func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
 	p := &pin{session: s}
 	var err error
@@ -129,10 +124,8 @@ func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The memory is pinned. SYNC_MEMOPS only puts CUDA's copies in order, and a
-	// program can do that by itself. So a failure here does not fail the pin.
-	if err := s.sync(req.Addr+req.Skip, req.Size-req.Skip); err != nil {
-		log.Warnf("cannot set SYNC_MEMOPS on %#x, synchronise after each cuMemcpy before you read the mapping: %v", req.Addr, err)
+	if addr, size := req.Own(); size != 0 {
+		s.sync(addr, size)
 	}
 	return p, nil
 }

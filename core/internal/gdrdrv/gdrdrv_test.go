@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"gdrapi/core/backend"
+	"gdrapi/core/cuda"
+	"gdrapi/core/cuda/cudatest"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -18,7 +20,7 @@ const buffer = 0x7f1200000000 // a device pointer, aligned to 64 KiB
 
 var _ backend.Backend = Backend{}
 
-func noSync(uint64, uint64) error { return nil }
+func noSync(uint64, uint64) {}
 
 func openFake(t *testing.T, f *fakeDriver) *session {
 	s, err := open(f, noSync)
@@ -395,20 +397,47 @@ func TestEveryCallFailsOnce(t *testing.T) {
 	}
 }
 
-func TestSyncMemopsIsBestEffort(t *testing.T) {
+// A pin calls CUDA only to set SYNC_MEMOPS on the caller's own bytes, if it has some.
+func TestSyncMemopsOfOwnBytes(t *testing.T) {
+	sim := cudatest.Need(t)
+	addr := sim.MemAlloc(0, 2<<20)
 	var asked [][2]uint64
-	f := newFake(t, 2, 6)
-	s, err := open(f, func(addr, size uint64) error {
+	s, err := open(newFake(t, 2, 6), func(addr, size uint64) {
 		asked = append(asked, [2]uint64{addr, size})
-		return unix.EIO
+		syncMemops(addr, size)
 	})
 	require.NoError(t, err)
-	p, err := s.Pin(backend.PinRequest{Addr: buffer, Size: 20, Skip: 8})
-	require.NoError(t, err)
-	require.Equal(t, [][2]uint64{{buffer + 8, 12}}, asked, "what is skipped is not the caller's")
-	require.NoError(t, p.Unpin())
+	for _, c := range []struct {
+		skip, tail uint64
+		own        [][2]uint64
+	}{
+		{1 << 17, 0, nil},
+		{0, 1 << 17, nil},
+		{1 << 16, 1 << 16, nil},
+		{8, 12, [][2]uint64{{addr + 8, 1<<17 - 20}}},
+		{0, 0, [][2]uint64{{addr, 1 << 17}}},
+	} {
+		asked = nil
+		sim.Called()
+		p, err := s.Pin(backend.PinRequest{Addr: addr, Size: 1 << 17, Skip: c.skip, Tail: c.tail})
+		require.NoError(t, err)
+		require.Equal(t, c.own, asked)
+		if called := sim.Called(); c.own == nil {
+			require.Empty(t, called)
+		} else {
+			require.Contains(t, called, "cuPointerSetAttribute")
+		}
+		require.NoError(t, p.Unpin())
+	}
 
+	asked = nil
 	_, err = s.Pin(backend.PinRequest{Addr: 0, Size: 8})
 	require.ErrorIs(t, err, unix.EINVAL)
-	require.Len(t, asked, 1, "nothing is asked of CUDA for a buffer that does not pin")
+	require.Empty(t, asked, "for a buffer that does not pin")
+
+	// The pin is good if the attribute cannot be set.
+	sim.Fail("cuPointerSetAttribute", int(cuda.ErrUnknown), 1)
+	p, err := s.Pin(backend.PinRequest{Addr: addr, Size: 8})
+	require.NoError(t, err)
+	require.NoError(t, p.Unpin())
 }

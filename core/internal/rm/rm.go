@@ -142,7 +142,8 @@ func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
 		return nil, fmt.Errorf("memory is pinned by its address only where CUDA is; pass a descriptor to gdr_pin_fd, or install CUDA's driver: %w (%v)", unix.ENOTSUP, s.noCUDA)
 	}
 	var p *pin
-	err := s.cuda.OnMemory(req.Addr+req.Skip, req.Size-req.Skip, func(m cuda.MemoryInfo, at uint64) (err error) {
+	addr, size := req.Sought()
+	err := s.cuda.OnMemory(addr, size, func(m cuda.MemoryInfo, at uint64) (err error) {
 		b := b
 		b.memory, b.asked = m, at
 		p, err = s.pin(b, req)
@@ -172,7 +173,7 @@ func (s *session) pin(b buffer, req backend.PinRequest) (*pin, error) {
 	p.context, err = s.cuda.KeepMemory(b.memory, b.asked, func(in *cuda.Driver) (err error) {
 		f := finder{cuda: in, watch: s.watch, gpu: g}
 		if p.extents, err = f.extents(b); err == nil {
-			in.SetSyncMemops(b.memory, b.asked, req.Addr+req.Size)
+			in.SyncMemops(req.Own())
 		}
 		return err
 	})
