@@ -340,6 +340,18 @@ int gdr_get_object(gdr_t g, gdr_mh_t handle, uint64_t *offset, uint64_t *length,
 	return 0;
 }
 
+int gdr_pin_bytes(gdr_t g, unsigned long addr, size_t size, unsigned int flags, gdr_mh_t *handle)
+{
+	int rc = admit(__func__, g, 0, MISSING(handle));
+	uint64_t h = 0;
+
+	if (!rc)
+		rc = INSIDE_WITH_ROOM(gdrcore_pin_bytes(id_of(g), addr, size, flags, &h));
+	if (!rc)
+		handle->h = h;
+	return rc;
+}
+
 int gdr_pin_fd(gdr_t g, int fd, unsigned int flags, gdr_mh_t *handle)
 {
 	int rc = admit(__func__, g, 0, MISSING(handle));

@@ -133,6 +133,13 @@ func gdrcore_pin(call *C.char, g, addr, size, token C.uint64_t, vaSpace, flags C
 	})
 }
 
+//export gdrcore_pin_bytes
+func gdrcore_pin_bytes(g, addr, size C.uint64_t, flags C.uint32_t, h *C.uint64_t) C.int {
+	return answerOne("gdr_pin_bytes", h, func() (handle.Handle, error) {
+		return library.PinBytes(toHandle(g), uint64(addr), uint64(size), uint32(flags))
+	})
+}
+
 //export gdrcore_pin_fd
 func gdrcore_pin_fd(g C.uint64_t, fd C.int, h *C.uint64_t) C.int {
 	return answerOne("gdr_pin_fd", h, func() (handle.Handle, error) { return library.PinFD(toHandle(g), int(fd)) })

@@ -51,6 +51,28 @@ const char *gdr_ext_version(void);
  */
 int gdr_get_backend(gdr_t g, char *name, size_t size);
 
+/**
+ * gdr_pin_bytes - pin the caller's own bytes, of any alignment, so that they can be mapped
+ * @g: open library
+ * @addr: GPU address of the first byte
+ * @size: bytes, not 0; all of them are the caller's
+ * @flags: gdr_pin_flags_t values or-ed; other bits are ignored
+ * @handle: receives the pinned buffer
+ *
+ * The buffer begins on the backend's page below @addr: that address is the va of
+ * gdr_get_info. So the byte at @addr lies @addr - va bytes behind the address of gdr_map,
+ * and a mapping of all bytes has the size @addr - va + @size. Other bytes of the first and
+ * the last page may be anybody's. Other threads may free them at any time.
+ *
+ * No other thread may free memory of the bytes themselves during the call. On these bytes, and
+ * on no neighbour, the call sets CUDA's attribute SYNC_MEMOPS, as gdr_pin_buffer says it. In all
+ * else this is gdr_pin_buffer_v2. May be called from any thread.
+ *
+ * Returns: as gdr_pin_buffer_v2.
+ */
+int gdr_pin_bytes(gdr_t g, unsigned long addr, size_t size, unsigned flags,
+		  gdr_mh_t *handle);
+
 /* GPU memory of gdr_mem_alloc. It is passed by value. 0 is never a valid h. */
 typedef struct gdr_mem_s {
 	unsigned long h;

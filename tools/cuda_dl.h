@@ -37,6 +37,7 @@ enum {
 /* Pointer attributes. */
 enum {
 	CU_ATTR_P2P_TOKENS = 5,
+	CU_ATTR_SYNC_MEMOPS = 6,
 	CU_ATTR_BUFFER_ID = 7
 };
 

@@ -143,6 +143,11 @@ func (l *Library) Pin(g Handle, req backend.PinRequest) (Handle, error) {
 	return l.pin(g, func(d *core.Device) (*core.Buffer, error) { return d.Pin(req) })
 }
 
+// PinBytes pins the pages of size bytes that are the caller's own.
+func (l *Library) PinBytes(g Handle, addr, size uint64, flags uint32) (Handle, error) {
+	return l.pin(g, func(d *core.Device) (*core.Buffer, error) { return d.PinBytes(addr, size, flags) })
+}
+
 // PinFD pins what a descriptor of Buffer.Export has.
 func (l *Library) PinFD(g Handle, fd int) (Handle, error) {
 	return l.pin(g, func(d *core.Device) (*core.Buffer, error) { return d.PinFD(fd) })

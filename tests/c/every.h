@@ -52,6 +52,7 @@ static int call_##name(const struct args *a)		\
 CALL(gdr_close, a->g)
 CALL(gdr_pin_buffer, a->g, a->addr, a->size, 0, 0, &out.mh)
 CALL(gdr_pin_buffer_v2, a->g, a->addr, a->size, 0, &out.mh)
+CALL(gdr_pin_bytes, a->g, a->addr, a->size, 0, &out.mh)
 CALL(gdr_unpin_buffer, a->g, a->mh)
 CALL(gdr_get_callback_flag, a->g, a->mh, &out.v)
 CALL(gdr_get_info, a->g, a->mh, &out.info)

@@ -516,7 +516,8 @@ static void do_pin(void)
 	uint8_t page = byte();
 	size_t offset = pin_offset(page % 4), size = some_size((1 + byte() % 4) * PAGE);
 	unsigned long addr = m->dptr + offset;
-	bool v2 = byte() & 1, null = byte() % 16 == 0, refused;
+	uint8_t way = byte();
+	bool v2 = way & 1, own = way % 8 == 7, null = byte() % 16 == 0, refused;
 	uint32_t flags = v2 && !(byte() % 4) && !w.beside ? byte() : 0;
 	gdr_mh_t mh = { 0 };
 	int rc;
@@ -533,7 +534,8 @@ static void do_pin(void)
 	m = memory_at(addr, size);
 	if (w.beside && !refused && (!m || beyond_simulation(m->content, addr - m->dptr, size)))
 		return;
-	rc = v2 ? gdr_pin_buffer_v2((gdr_t)g, addr, size, flags, null ? NULL : &mh) :
+	rc = own ? gdr_pin_bytes((gdr_t)g, addr, size, flags, null ? NULL : &mh) :
+	     v2 ? gdr_pin_buffer_v2((gdr_t)g, addr, size, flags, null ? NULL : &mh) :
 		  gdr_pin_buffer((gdr_t)g, addr, size, 0, 0, null ? NULL : &mh);
 	if (refused)
 		check("gdr_pin_buffer with wrong arguments", rc, EINVAL);
@@ -550,6 +552,10 @@ static void do_pin(void)
 		/* There is no model of that. */
 		check("gdr_unpin_buffer", gdr_unpin_buffer((gdr_t)g, mh), 0);
 		return;
+	}
+	if (own) {	/* the buffer begins on the page */
+		size += addr % pin_page;
+		addr -= addr % pin_page;
 	}
 	if (rm && page >= 128 && !(addr % pin_page))
 		mh = by_descriptor((gdr_t)g, mh);

@@ -128,6 +128,8 @@ static void life(gdr_t g, unsigned long p)
 	expect(bytes != NULL);
 	memset(bytes, 1, BYTES);
 	for (int i = 0; i < 3; i++) {
+		CALL(gdr_pin_bytes, g, p + 8, 8, 0, &mh);
+		CALL(gdr_unpin_buffer, g, mh);
 		CALL(gdr_pin_buffer, g, p, BYTES, 0, 0, &mh);
 		CALL(gdr_map, g, mh, &va, BYTES);
 		CALL(gdr_get_info, g, mh, &info);
