@@ -10,8 +10,8 @@ _LOG = "GDRCOPY_ENABLE_LOGGING=1 in the environment makes the library say why."
 _ADVICE: Dict[Tuple[str, int], str] = {
     ("gdr_open", errno.ENODEV):
         "No backend works. Check that nvidia-smi lists the GPU and that this user may open /dev/nvidiactl.",
-    ("gdr_pin_buffer", errno.EINVAL): "The range must be GPU memory of one allocation of this process.",
-    ("gdr_pin_buffer", errno.ENOTSUP): "This backend cannot map memory of this kind. Take memory of Gdr.alloc.",
+    ("gdr_pin_bytes", errno.EINVAL): "The range must be GPU memory of one allocation of this process.",
+    ("gdr_pin_bytes", errno.ENOTSUP): "This backend cannot map memory of this kind. Take memory of Gdr.alloc.",
     ("gdr_map_v2", errno.EAGAIN): "The memory was freed meanwhile, or the GPU is reset or suspended.",
     ("gdr_map_v2", errno.EINVAL): "The backend does not have this type of mapping. Ask for none.",
     ("gdr_map_v2", errno.ENOTSUP): "The driver cannot map this memory. Set GDRCOPY_BACKEND to another backend.",

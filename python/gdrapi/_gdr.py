@@ -30,16 +30,11 @@ def _live(of: Callable[[Mapping], bool]) -> List[Mapping]:
 
 def _pin(resource: Resource, gdr: "Gdr", source: Source) -> Tuple[_lib.Handle, _lib.Info]:
     """Pins, until the end of resource. The pin begins on a page of the backend's, as a mapping does."""
-    while True:
-        handle, info, page = _lib.Handle(), _lib.Info(), gdr._page
-        start = source.address // page * page
-        _lib.call("gdr_pin_buffer", gdr._g, start, source.address + source.nbytes - start, 0, 0, ctypes.byref(handle))
-        resource._opened("gdr_unpin_buffer", gdr._g, handle)
-        _lib.call("gdr_get_info_v2", gdr._g, handle, ctypes.byref(info))
-        gdr._page = int(info.page_size)
-        if start % gdr._page == 0:
-            return handle, info
-        resource._finalizer()
+    handle, info = _lib.Handle(), _lib.Info()
+    _lib.call("gdr_pin_bytes", gdr._g, source.address, source.nbytes, 0, ctypes.byref(handle))
+    resource._opened("gdr_unpin_buffer", gdr._g, handle)
+    _lib.call("gdr_get_info_v2", gdr._g, handle, ctypes.byref(info))
+    return handle, info
 
 
 class Buffer(Mapping):
@@ -185,7 +180,6 @@ class Gdr(Resource):
 
     def __init__(self) -> None:
         super().__init__()
-        self._page = os.sysconf("SC_PAGE_SIZE")  # the backend's, once a pin is made
         self._g = _lib.open_library()
         self._opened("gdr_close", self._g)
 

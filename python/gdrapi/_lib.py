@@ -36,7 +36,7 @@ _OUT = ctypes.c_void_p  # ctypes.byref gives it
 
 _ARGUMENTS: Dict[str, List[Any]] = {
     "gdr_close": [_POINTER],
-    "gdr_pin_buffer": [_POINTER, _LONG, _SIZE, ctypes.c_uint64, ctypes.c_uint32, _OUT],
+    "gdr_pin_bytes": [_POINTER, _LONG, _SIZE, _UINT, _OUT],
     "gdr_unpin_buffer": [_POINTER, Handle],
     "gdr_get_info_v2": [_POINTER, Handle, _OUT],
     "gdr_map_v2": [_POINTER, Handle, _OUT, _SIZE, _INT],

@@ -220,12 +220,12 @@ def test_an_error_says_what_to_do(gdr):
     with pytest.raises(gdrapi.GdrError) as error:
         gdr.pin((65536, 4096))
     assert error.value.errno == errno.EINVAL
-    assert error.value.call == "gdr_pin_buffer"
+    assert error.value.call == "gdr_pin_bytes"
     assert error.value.advice in str(error.value)
     assert "GPU memory of one allocation" in error.value.advice, "the call's own, before its errno's"
     assert isinstance(error.value, OSError)
     again = pickle.loads(pickle.dumps(error.value))
-    assert (again.errno, again.call, str(again)) == (errno.EINVAL, "gdr_pin_buffer", str(error.value))
+    assert (again.errno, again.call, str(again)) == (errno.EINVAL, "gdr_pin_bytes", str(error.value))
 
 
 def test_a_call_that_the_library_lacks():
@@ -350,10 +350,10 @@ print("the end")
 
 def test_a_map_that_is_refused_unpins(gdr, array, watch, monkeypatch):
     """What was pinned before a call that fails is unpinned."""
-    calls = watch("gdr_pin_buffer", "gdr_unpin_buffer")
+    calls = watch("gdr_pin_bytes", "gdr_unpin_buffer")
     with pytest.raises(gdrapi.GdrError):
         gdr.pin(array, map_flags=99)
-    pinned = calls.count("gdr_pin_buffer")
+    pinned = calls.count("gdr_pin_bytes")
     assert pinned and calls.count("gdr_unpin_buffer") == pinned
     del calls[:]
     real_info, infos = gdrapi._lib.function("gdr_get_info_v2"), []
@@ -361,7 +361,7 @@ def test_a_map_that_is_refused_unpins(gdr, array, watch, monkeypatch):
                         lambda *a: (infos.append(1), real_info(*a) if len(infos) < 2 else errno.EIO)[1])
     with pytest.raises(gdrapi.GdrError):
         gdr.pin(array)
-    assert calls == ["gdr_pin_buffer", "gdr_unpin_buffer"]
+    assert calls == ["gdr_pin_bytes", "gdr_unpin_buffer"]
 
 
 def test_memory_of_the_library(gdr, cuda):

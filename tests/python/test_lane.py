@@ -295,14 +295,14 @@ def test_the_machine(make_set):
 
 
 @pytest.mark.parametrize("variable, value, says", [
-    ("PYTORCH_ALLOC_CONF", "", "gdr_pin_buffer: "),
+    ("PYTORCH_ALLOC_CONF", "", "gdr_pin_bytes: "),
     ("PYTORCH_ALLOC_CONF", "max_split_size_mb:64,expandable_segments:True", "expandable_segments:True may be why"),
     ("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync", "backend:cudaMallocAsync may be why"),
 ])
 def test_memory_that_cannot_be_pinned(monkeypatch, watch, make_set, variable, value, says):
     """What was pinned before it is unpinned."""
     monkeypatch.setenv(variable, value)
-    host, calls = numpy.zeros(1 << 16, "u1"), watch("gdr_pin_buffer", "gdr_unpin_buffer")
+    host, calls = numpy.zeros(1 << 16, "u1"), watch("gdr_pin_bytes", "gdr_unpin_buffer")
     with pytest.raises(gdrapi.LaneError, match=says) as error:
         gdrapi.Lane(make_set() + [(host.ctypes.data, 4096)])
     assert "\n" not in str(error.value)

@@ -108,7 +108,7 @@ def test_neighbours_that_are_allocations_of_their_own(cuda, gdr, monkeypatch, re
 
     def one_alone(resource, gdr, source):
         if source.nbytes > 4096:
-            raise gdrapi.GdrError(errno.EINVAL, "gdr_pin_buffer")
+            raise gdrapi.GdrError(errno.EINVAL, "gdr_pin_bytes")
         return pin(resource, gdr, source)
 
     if refused:

@@ -34,10 +34,10 @@ def test_what_is_no_scalar(make, how):
 
 
 def test_what_is_no_scalar_is_not_pinned(make, watch):
-    calls = watch("gdr_pin_buffer", "gdr_unpin_buffer")
+    calls = watch("gdr_pin_bytes", "gdr_unpin_buffer")
     with pytest.raises(ValueError) as error:
         gdrapi.scalar(make(shape=(2,)))
-    assert calls == ["gdr_pin_buffer", "gdr_unpin_buffer"]  # while the error, and what it names, live
+    assert calls == ["gdr_pin_bytes", "gdr_unpin_buffer"]  # while the error, and what it names, live
     assert error
 
 
