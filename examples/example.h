@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include <gdrapi.h>
+#include <gdrapi_ext.h>
 
 #if defined(__has_include)
 #if __has_include(<cuda.h>)
@@ -129,7 +130,8 @@ static inline void example_map(gdr_t g, struct example_memory *m, size_t size)
 	m->size = size;
 	cu(cuMemAlloc(&m->allocated, size + GPU_PAGE_SIZE), "cuMemAlloc");
 	m->dev = (m->allocated + GPU_PAGE_SIZE - 1) & GPU_PAGE_MASK;
-	gdr(gdr_pin_buffer(g, m->dev, size, 0, 0, &m->mh), "gdr_pin_buffer");
+	/* The bytes are the program's own: so a cuMemcpy to them has ended when it returns. */
+	gdr(gdr_pin_bytes(g, m->dev, size, 0, &m->mh), "gdr_pin_bytes");
 	gdr(gdr_map(g, m->mh, &m->cpu, size), "gdr_map");
 }
 

@@ -210,12 +210,17 @@ int gdr_close(gdr_t g);
  * The same memory may be pinned more than once. Each pinning has a mapping of its
  * own. Only a gdrdrv before 2.5 reads the token and the address space number.
  *
- * Pinning sets CUDA's attribute SYNC_MEMOPS on each memory in the range that has
- * it, as that of cuMemAlloc has: from then on a synchronous copy to that memory is
- * finished when CUDA's call returns, so the mapping shows it. Memory of
- * cuMemCreate and of gdr_mem_alloc does not have it: there the caller synchronises
- * after a copy before it reads the mapping (docs/ordering.md). Pinning changes no
- * context, and loses no capture of a CUDA stream.
+ * If @addr or @size is no multiple of GPU_PAGE_SIZE, the bytes are the caller's own.
+ * No other thread may free memory of them during the call. The pin sets CUDA's
+ * attribute SYNC_MEMOPS on each memory that has some of these bytes: from then on a
+ * synchronous copy to that memory has ended when CUDA's call returns, so the mapping
+ * shows it. If both are multiples, the caller may have rounded, and other threads'
+ * memory may lie on the pages. Then the pin sets nothing, as NVIDIA's library never
+ * does: the program sets the attribute with cuPointerSetAttribute, or pins with
+ * gdr_pin_bytes of gdrapi_ext.h. Memory of cuMemAlloc has the attribute. Memory of
+ * cuMemCreate and of gdr_mem_alloc does not: there the caller synchronises after a
+ * copy before it reads the mapping (docs/ordering.md). Pinning changes no context,
+ * and loses no capture of a CUDA stream.
  *
  * The process must have initialised CUDA, or @addr cannot be GPU memory. The
  * thread needs no current CUDA context. Where the thread has no context of that GPU

@@ -64,9 +64,10 @@ int gdr_get_backend(gdr_t g, char *name, size_t size);
  * and a mapping of all bytes has the size @addr - va + @size. Other bytes of the first and
  * the last page may be anybody's. Other threads may free them at any time.
  *
- * No other thread may free memory of the bytes themselves during the call. On these bytes, and
- * on no neighbour, the call sets CUDA's attribute SYNC_MEMOPS, as gdr_pin_buffer says it. In all
- * else this is gdr_pin_buffer_v2. May be called from any thread.
+ * No other thread may free memory of the bytes themselves during the call. On the memory of
+ * these bytes, also of whole pages, the call sets CUDA's attribute SYNC_MEMOPS, and on no
+ * neighbour's: gdr_pin_buffer says what that does. In all else this is gdr_pin_buffer_v2. May
+ * be called from any thread.
  *
  * Returns: as gdr_pin_buffer_v2.
  */

@@ -138,8 +138,12 @@ func (l *Library) Close(g Handle) error {
 	return err
 }
 
-// Pin pins a buffer of GPU memory.
+// Pin pins a buffer of GPU memory, as gdr_pin_buffer. Of a request for whole GPU pages no byte is
+// certainly the caller's: UCX, libfabric and others round to pages before they call.
 func (l *Library) Pin(g Handle, req backend.PinRequest) (Handle, error) {
+	if req.Addr%gpuPage == 0 && req.Size%gpuPage == 0 {
+		req.Skip = req.Size
+	}
 	return l.pin(g, func(d *core.Device) (*core.Buffer, error) { return d.Pin(req) })
 }
 

@@ -50,6 +50,27 @@ func TestOpenFails(t *testing.T) {
 	require.Equal(t, 1, named[*core.Device](l))
 }
 
+// Of whole GPU pages no byte is certainly the caller's. Of any other request, and of PinBytes, all are.
+func TestWholePages(t *testing.T) {
+	l, f, g := open(t)
+	for _, c := range []struct{ addr, size, skip uint64 }{
+		{0x10000, 0x10000, 0x10000},
+		{0x10000, 0x30000, 0x30000},
+		{0x10000, 0x1000, 0},
+		{0x11000, 0x10000, 0},
+		{0x10000, 0x30001, 0},
+	} {
+		h, err := l.Pin(g, backend.PinRequest{Addr: c.addr, Size: c.size})
+		require.NoError(t, err)
+		require.Equal(t, backend.PinRequest{Addr: c.addr, Size: c.size, Skip: c.skip}, f.Asked)
+		require.NoError(t, l.Unpin(g, h))
+		h, err = l.PinBytes(g, c.addr, c.size, 0)
+		require.NoError(t, err)
+		require.Equal(t, backend.PinRequest{Addr: c.addr, Size: c.size}, f.Asked)
+		require.NoError(t, l.Unpin(g, h))
+	}
+}
+
 // Threads race on the same handles. The fake panics if the core lets two of them through.
 func TestRaces(t *testing.T) {
 	l, f, g := open(t)

@@ -203,6 +203,8 @@ REFUSABLE(gdr_pin_buffer, "pin", (gdr_t g, unsigned long addr, size_t size, uint
 	  (g, addr, size, token, space, mh))
 REFUSABLE(gdr_pin_buffer_v2, "pin", (gdr_t g, unsigned long addr, size_t size, uint32_t flags, gdr_mh_t *mh),
 	  (g, addr, size, flags, mh))
+REFUSABLE(gdr_pin_bytes, "pin", (gdr_t g, unsigned long addr, size_t size, unsigned int flags, gdr_mh_t *mh),
+	  (g, addr, size, flags, mh))
 REFUSABLE(gdr_map, "map", (gdr_t g, gdr_mh_t mh, void **va, size_t size), (g, mh, va, size))
 REFUSABLE(gdr_map_v2, "map", (gdr_t g, gdr_mh_t mh, void **va, size_t size, int flags), (g, mh, va, size, flags))
 REFUSABLE(gdr_unmap, "unmap", (gdr_t g, gdr_mh_t mh, void *va, size_t size), (g, mh, va, size))

@@ -94,7 +94,7 @@ if [ "${2-}" != gpu ]; then
 	done
 	for program in write_read flag; do
 		cuda_fails "$program" cuMemcpyHtoD_v2
-		refused "$program" pin=gdr_pin_buffer map=gdr_map from=gdr_copy_from_mapping unmap=gdr_unmap unpin=gdr_unpin_buffer
+		refused "$program" pin=gdr_pin_bytes map=gdr_map from=gdr_copy_from_mapping unmap=gdr_unmap unpin=gdr_unpin_buffer
 	done
 	refused cache cache_open=gdr_cache_open get=gdr_cache_get put=gdr_cache_put cache_close=gdr_cache_close
 	check "write_read, CUDA reads a wrong byte" spoilt write_read to:flip:1 'CUDA reads other bytes than were written'

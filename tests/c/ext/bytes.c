@@ -125,7 +125,7 @@ static void own_bytes(void)
 	cu_ptr p[3];
 
 	fill_page(p);
-	for (int way = 2; way < 5; way++) {
+	for (int way = 0; way < 5; way++) {
 		bool own = way >= 2;
 
 		for (int i = 0; i < 3; i++)

@@ -130,6 +130,11 @@ static void life(gdr_t g, unsigned long p)
 	for (int i = 0; i < 3; i++) {
 		CALL(gdr_pin_bytes, g, p + 8, 8, 0, &mh);
 		CALL(gdr_unpin_buffer, g, mh);
+		/* What is not made of whole GPU pages is the caller's own, too. */
+		forget();
+		expect_is(gdr_pin_buffer(g, p, BYTES - 8, 0, 0, &mh), 0);
+		check("gdr_pin_bytes");
+		CALL(gdr_unpin_buffer, g, mh);
 		CALL(gdr_pin_buffer, g, p, BYTES, 0, 0, &mh);
 		CALL(gdr_map, g, mh, &va, BYTES);
 		CALL(gdr_get_info, g, mh, &info);
