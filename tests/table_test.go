@@ -61,7 +61,7 @@ var table = []Group{
 		goTest(Program{Name: "texts", Sim: Plain}, "./cmd/gdrcopy_doctor/...", "./tests/doctor/..."),
 	}},
 
-	{Name: "go", Holds: "the core: which backend is taken, what is said where none is; each backend; Go programs; SYNC_MEMOPS on each memory of a pin", Rows: []Program{
+	{Name: "go", Holds: "the core: which backend is taken, what is said where none is; each backend; Go programs; SYNC_MEMOPS on each memory of own bytes", Rows: []Program{
 		goTest(Program{Name: "core", Sim: Plain}, "./core/...", "./capi/cache", "./capi/handle", "./capi/guest"),
 		// As a Go program without cgo uses it, on each simulated driver.
 		{Name: "library", Cmd: cmd("$B/bin/core_test", "-test.v", "-test.run", "^(TestLibrary|TestFreshReads|TestMemoryThatNeedsTheWatch|Example)"),

@@ -131,7 +131,7 @@ static int life(cu_ptr p)
 	void *va;
 	int rc, rc2;
 
-	rc = gdr_pin_buffer(g, p, SIZE, 0, 0, &mh);
+	rc = gdr_pin_bytes(g, p, SIZE, 0, &mh);	/* so it sets SYNC_MEMOPS, too */
 	if (rc)
 		return rc;
 	if (backend_is("rm"))

@@ -83,6 +83,8 @@ static int pin(cu_ptr p) { return gdr_pin_buffer(g, p, BYTES, 0, 0, &mh); }
 static int pin_plain(void) { return plain ? pin(plain) : pin(vmm); }
 static int pin_vmm(void) { return pin(vmm); }
 static int pin_pool(void) { return pool ? pin(pool) : pin(vmm); }
+static int pin_bytes(void) { return gdr_pin_bytes(g, (plain ?: vmm) + 8, 8, 0, &mh); }
+static int pin_pool_bytes(void) { return gdr_pin_bytes(g, (pool ?: vmm) + 8, 8, 0, &mh); }
 static int do_map(void) { return gdr_map(g, mh, &va, BYTES); }
 static int write_some(void) { return gdr_copy_to_mapping(mh, va, bytes, 8); }
 static int read_some(void) { return gdr_copy_from_mapping(mh, bytes, va, 8); }
@@ -102,6 +104,7 @@ static const struct call {
 	{ "pin", pin_plain }, { "map", do_map }, { "write", write_some }, { "read", read_some },
 	{ "unmap", unmap }, { "map again", do_map }, { "unmap again", unmap }, { "unpin", unpin },
 	{ "pin of a pool", pin_pool }, { "unpin", unpin },
+	{ "pin of own bytes", pin_bytes }, { "unpin", unpin }, { "pin of a pool's bytes", pin_pool_bytes }, { "unpin", unpin },
 	{ "cache_get", cache_get }, { "cache_put", cache_put }, { "cache_get, a hit", cache_get }, { "cache_put", cache_put },
 	{ "cache_flush", cache_flush }, { "mem_alloc", mem_alloc }, { "mem_free", mem_free },
 };
