@@ -321,6 +321,16 @@ func TestSyncMemopsMakesNoContext(t *testing.T) {
 	sim.Called()
 	require.Empty(t, cudatest.Lines(t, func() { d.SyncMemops(vmm, 4096) }))
 	require.NotContains(t, sim.Called(), "cuDevicePrimaryCtxRetain")
+
+	// The current one serves, as it does for a pool's memory.
+	var ctx uintptr
+	sim.Must("cuCtxCreate_v2", cudatest.Address(&ctx), 0, 1)
+	sim.Called()
+	require.Empty(t, cudatest.Lines(t, func() { d.SyncMemops(vmm, 4096) }))
+	called := sim.Called()
+	require.Contains(t, called, "cuPointerSetAttribute")
+	require.NotContains(t, called, "cuDevicePrimaryCtxRetain")
+	sim.Must("cuCtxDestroy_v2", ctx)
 }
 
 // Each call on the way fails once. Nothing may be left.

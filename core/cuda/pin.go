@@ -41,10 +41,13 @@ func (d *Driver) SyncMemops(addr, size uint64) {
 }
 
 // syncMemory is SyncMemops for the memory m at the address at. It makes no context for memory that
-// has none: that is of cuMemCreate, or of a pool, whose attribute the driver does not follow.
+// has none of its own: that is of cuMemCreate, or of a pool, whose attribute the driver does not
+// follow.
 func (d *Driver) syncMemory(m MemoryInfo, at uint64) error {
 	if m.Context == 0 && !d.primaryIsActive(m.Ordinal) {
-		return nil
+		if _, _, err := d.MemGetAddressRange(at); err != nil {
+			return nil
+		}
 	}
 	err := d.WithMemory(m, at, func(in *Driver) error {
 		on := int32(1)
