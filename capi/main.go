@@ -107,7 +107,7 @@ func gdrcore_open(opts *C.struct_gdr_options, epoch C.uint64_t, table *C.struct_
 		if err := makeLibrary(uint32(epoch), table); err != nil {
 			return 0, err
 		}
-		o := core.Options{ForceDMABuf: opts.force_dmabuf != 0, Watch: guest.Watch}
+		o := core.Options{ForceDMABuf: opts.force_dmabuf != 0, Ears: guest.Ears{}}
 		if opts.backend != nil {
 			o.Backend = C.GoString(opts.backend)
 		}

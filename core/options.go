@@ -18,13 +18,16 @@ func Backends(opts Options) []backend.Backend {
 	if opts.Backends != nil {
 		return opts.Backends
 	}
-	return []backend.Backend{gdrdrv.Backend{}, dmabuf.Backend{}, rm.Backend{Watch: opts.Watch, Named: opts.Backend == rm.Backend{}.Name()}}
+	return []backend.Backend{gdrdrv.Backend{}, dmabuf.Backend{}, rm.Backend{Ears: opts.Ears, Named: opts.Backend == rm.Backend{}.Name()}}
 }
 
-// Watch and Seen are what libgdrapi.so lends the rm backend.
+// Ears are what libgdrapi.so lends the rm backend; the others are what they take and give.
 type (
-	Watch = rm.Watch
-	Seen  = rm.Seen
+	Ears    = rm.Ears
+	Version = rm.Version
+	Hearing = rm.Hearing
+	Heard   = rm.Heard
+	Seen    = rm.Seen
 )
 
 // Options say which backend to open. The zero Options are good for most programs. In
@@ -36,8 +39,8 @@ type Options struct {
 	// ForceDMABuf forces dmabuf where Backend forces none: GDRCOPY_USE_DMABUF_MMAP=1.
 	ForceDMABuf bool
 
-	// Watch shows the rm backend what libcuda asks the kernel. Only libgdrapi.so has one.
-	Watch Watch
+	// Ears hear for the rm backend what libcuda asks the kernel. Only libgdrapi.so has some.
+	Ears Ears
 	// Backends are tried in place of this package's, in their order. nil: this package's.
 	Backends []backend.Backend
 }

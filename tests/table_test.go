@@ -94,7 +94,7 @@ var table = []Group{
 		{Name: "goroot", Cmd: cmd("tests/capi/goroot.sh")},
 	}},
 
-	{Name: "rm", Holds: "rm maps each kind of CUDA memory; each call of the drivers fails once; drivers that differ; other libraries that watch", Rows: []Program{
+	{Name: "rm", Holds: "rm maps each kind of CUDA memory; a pin of what was heard asks nothing; each call of the drivers fails once; drivers that differ; other libraries that watch", Rows: []Program{
 		{Name: "memory", On: cmd("rm")},
 		// dmabuf is taken, and rm pins what has no dma-buf.
 		{Name: "memory_133", Cmd: cmd("$B/bin/rm_memory"), Sim: RMDriver,
@@ -104,6 +104,10 @@ var table = []Group{
 		// The same with a file that a packager has edited.
 		{Name: "edited", Cmd: cmd("tests/rm/edited.sh", "$B"), On: cmd("rm"), Make: cmd("$B/bin/rm_libraries"), Needs: cmd("patchelf", "readelf")},
 		{Name: "faults", On: all, Cases: Guest},
+		// Requests are laid out as before 550, and as from 590 on.
+		{Name: "heard", On: cmd("rm"), Cases: Guest},
+		{Name: "heard_535", Cmd: cmd("$B/bin/rm_heard"), On: cmd("rm"), Env: cmd("NVRM_SIM_DRIVER=535")},
+		{Name: "heard_590", Cmd: cmd("$B/bin/rm_heard"), On: cmd("rm"), Env: cmd("NVRM_SIM_DRIVER=590")},
 		// The driver says nothing of MIG; and the CPU caches the memory.
 		{Name: "share_535", Cmd: cmd("$B/bin/ext_share"), On: cmd("rm"), Env: append(cmd("NVRM_SIM_DRIVER=535", "NVRM_SIM_DEVICES=1"), rmMmap),
 			Make: cmd("doubles", "$B/doubles/rm_mmap.so")},
@@ -115,7 +119,7 @@ var table = []Group{
 		{Name: "descriptor_grace", Cmd: cmd("$B/bin/ext_descriptor"), On: cmd("rm"), Env: cmd("NVRM_SIM_MACHINE=grace")},
 		{Name: "descriptor_gb10", Cmd: cmd("$B/bin/ext_descriptor"), On: cmd("rm"), Env: cmd("NVRM_SIM_MACHINE=gb10")},
 		{Name: "machines", Sim: Plain},
-		{Name: "watch", Cmd: cmd("$B/bin/watch_test")},
+		{Name: "hear", Cmd: cmd("$B/bin/hear_test")},
 	}},
 
 	{Name: "install", Holds: "what is installed works in any prefix, and goes again; recipes for NVIDIA's", Rows: []Program{
@@ -177,12 +181,12 @@ var table = []Group{
 			Env: cmd("ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=0")},
 		{Name: "valgrind", Cmd: cmd("tests/valgrind.sh", "$B/bin/badinput"), Make: cmd("$B/bin/badinput"), On: all,
 			Needs: cmd("valgrind")},
-		{Name: "watch", Cmd: cmd("$B/asan/bin/watch_test")},
+		{Name: "hear", Cmd: cmd("$B/asan/bin/hear_test")},
 		goTest(Program{Name: "race", Sim: Plain}, "-race", "./core/...", "./capi/cache", "./capi/handle"),
 	}},
 
 	{Name: "tsan", Holds: "the data plane has no data race, each copy routine", When: All, Rows: append(tsans,
-		Program{Name: "watch", Cmd: cmd("$B/tsan/bin/watch_test")})},
+		Program{Name: "hear", Cmd: cmd("$B/tsan/bin/hear_test")})},
 
 	{Name: "cross", Holds: "the copy routines of arm64 and ppc64le", When: All, Rows: []Program{
 		{Name: "arm64", Cmd: cmd("qemu-aarch64", "$B/static-arm64/bin/copy_test"), Make: cmd("$B/static-arm64/bin/copy_test"), Needs: cmd("qemu-aarch64")},

@@ -88,8 +88,8 @@ need-%:
 
 # The C side under the sanitizers. One make makes what is wanted of a folder.
 SANITIZE  := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
-ASAN      := $(addprefix $(B)/asan/bin/,badinput copy_test watch_test)
-TSAN      := $(addprefix $(B)/tsan/bin/,data_test cache_test watch_test)
+ASAN      := $(addprefix $(B)/asan/bin/,badinput copy_test hear_test)
+TSAN      := $(addprefix $(B)/tsan/bin/,data_test cache_test hear_test)
 .PHONY: asan tsan
 asan:
 	CGO_CFLAGS='-O1 -g $(SANITIZE)' CGO_LDFLAGS='-fsanitize=address,undefined' $(call variant,asan) CFLAGS='-O1 -g $(SANITIZE)' $(ASAN)

@@ -9,7 +9,9 @@ package guest
 #define _GNU_SOURCE
 #include <sys/mman.h>
 #include "driver.h"
-#include "watch.h"
+#include "hear.h"
+#include "heard.h"
+#include "libraries.h"
 
 // The answer is a number: a driver may answer an address that no Go pointer may hold.
 static uintptr_t map_memory(uintptr_t addr, size_t size, int prot, int flags, int fd, off_t offset)
@@ -28,7 +30,6 @@ import (
 	_ "gdrapi/capi/copy" // C alone
 	"gdrapi/core"
 	"gdrapi/core/cuda"
-	"gdrapi/core/dl"
 
 	"golang.org/x/sys/unix"
 )
@@ -64,8 +65,8 @@ var Driver = cuda.Loader{
 	Find:   findFunctions,
 }
 
-// findFunctions looks up functions of the driver, and how the export is watched, once: a forked
-// child has its parent's answers. Two threads may do it at a time.
+// findFunctions looks up functions of the driver, and where its requests go, once: a forked child
+// has its parent's answers. Two threads may do it at a time.
 func findFunctions(names []string) []uintptr {
 	known := (*uint32)(&C.gdr_driver_functions.known)
 	kept := (*[len(C.gdr_driver_functions.at)]uintptr)(unsafe.Pointer(&C.gdr_driver_functions.at))[:len(names)]
@@ -77,7 +78,7 @@ func findFunctions(names []string) []uintptr {
 		text := append([]byte(name), 0)
 		found[i] = uintptr(C.gdr_driver_find((*C.char)(unsafe.Pointer(&text[0]))))
 		if name == cuda.ExportName && found[i] != 0 {
-			findWatched(found[i])
+			findSlotOf(found[i])
 		}
 	}
 	copy(kept, found)
@@ -112,44 +113,106 @@ func libraries() []library {
 	return all
 }
 
-// findWatched finds how the requests of export are watched, once for an export. Two threads may
-// do it at a time.
-func findWatched(export uintptr) *C.struct_gdr_watched {
-	kept := &C.gdr_watched
-	known := (*uintptr)(unsafe.Pointer(&kept.export))
+// findSlotOf finds the slot that the requests of export go through, once for an export. Two threads
+// may do it at a time.
+func findSlotOf(export uintptr) {
+	known := (*uintptr)(unsafe.Pointer(&C.gdr_export.function))
 	if atomic.LoadUintptr(known) == export {
-		return kept
+		return
 	}
 	atomic.StoreUintptr(known, 0)
-	all := libraries()
-	s := findSlot(all, uint64(export))
-	kept.slot = C.struct_gdr_watch_slot{
+	s := findSlot(libraries(), uint64(export))
+	C.gdr_export.slot = C.struct_gdr_slot{
 		at:        C.uintptr_t(s.at),
 		low:       C.uintptr_t(s.low),
 		high:      C.uintptr_t(s.high),
 		read_only: C.bool(s.readOnly),
 	}
-	kept.by = 0
-	if s.at != 0 {
-		kept.by = C.uintptr_t(firstCopy(all))
-	}
 	atomic.StoreUintptr(known, export)
-	return kept
 }
 
-// Watch is core.Watch.
-func Watch(export uintptr, addr, size uint64) (core.Seen, error) {
-	how := findWatched(export)
-	if how.by == 0 {
-		return core.Seen{}, unix.ENOTSUP
+// Ears are core.Ears.
+type Ears struct{}
+
+// Listen puts the function that hears into libcuda's slot, where libcuda is loaded, and begins to
+// listen, where the driver's layouts are known. It may be called again.
+func (Ears) Listen(driver core.Version) {
+	if atomic.LoadUintptr((*uintptr)(unsafe.Pointer(&C.gdr_export.function))) != 0 {
+		C.gdr_hear(&C.gdr_export.slot, layout(driver))
 	}
-	s := how.slot
+}
+
+// layout says how a driver's requests are laid out. Newer drivers have the newest layout that is known.
+func layout(driver core.Version) (l C.uint) {
+	for _, since := range []struct {
+		first core.Version
+		bit   C.uint
+	}{
+		{core.Version{535}, C.GDR_HEAR_535},
+		{core.Version{550, 40, 53}, C.GDR_HEAR_550},
+		{core.Version{590, 44, 1}, C.GDR_HEAR_590},
+	} {
+		if slices.Compare(driver[:], since.first[:]) >= 0 {
+			l |= since.bit
+		}
+	}
+	return l
+}
+
+// At says what lies from first to before end.
+func (Ears) At(first, end uint64) (core.Hearing, []core.Heard) {
+	if !C.gdr_hears() {
+		return core.Hearing{}, nil
+	}
+	list := make([]C.struct_gdr_heard, 4)
+	for {
+		is := C.gdr_heard_at(C.uint64_t(first), C.uint64_t(end), &list[0], C.size_t(len(list)))
+		if int(is.entries) > len(list) {
+			list = make([]C.struct_gdr_heard, is.entries+16)
+			continue
+		}
+		h := core.Hearing{Heard: is.answer == C.GDR_HEARD, Gone: is.answer == C.GDR_GONE, Clients: uint32(is.clients), Ends: uint64(is.ends)}
+		if !h.Heard {
+			return h, nil
+		}
+		all := make([]core.Heard, is.entries)
+		for i, e := range list[:is.entries] {
+			all[i] = core.Heard{
+				Base: uint64(e.base), End: uint64(e.end), Number: uint64(e.number), Offset: uint64(e.offset),
+				Client: uint32(e.client), Object: uint32(e.object), Control: int(e.control),
+				Parent: uint32(e.parent), GPU: uint32(e.gpu),
+			}
+		}
+		return h, all
+	}
+}
+
+// Keep keeps what was learned of an entry.
+func (Ears) Keep(e core.Heard) {
+	C.gdr_heard_keep(&C.struct_gdr_heard{
+		base: C.uint64_t(e.Base), number: C.uint64_t(e.Number), parent: C.uint32_t(e.Parent),
+	})
+}
+
+// Learn adds an entry.
+func (Ears) Learn(h core.Hearing, e core.Heard) {
+	C.gdr_heard_learn(&C.struct_gdr_heard{
+		base: C.uint64_t(e.Base), end: C.uint64_t(e.End), offset: C.uint64_t(e.Offset),
+		client: C.uint32_t(e.Client), object: C.uint32_t(e.Object), gpu: C.uint32_t(e.GPU),
+	}, C.uint64_t(h.Ends))
+}
+
+// Stop has nothing be heard any more.
+func (Ears) Stop() { C.gdr_heard_stop() }
+
+// Watch is that of core.Ears.
+func (Ears) Watch(export uintptr, addr, size uint64) (core.Seen, error) {
 	var w C.struct_gdr_watch
-	if rc := int32(dl.Call(uintptr(how.by), &s, export, addr, size, &w)); rc != 0 {
+	if rc := C.gdr_watch_export(C.uintptr_t(export), C.uint64_t(addr), C.uint64_t(size), &w); rc != 0 {
 		return core.Seen{}, unix.Errno(rc)
 	}
-	head := unsafe.Slice((*byte)(&w.head[0]), len(w.head))
-	seen := core.Seen{Result: int32(w.result), FD: int32(w.fd), Requests: uint32(w.requests), Size: uint32(w.size)}
-	seen.Client, seen.Object, seen.Offset = requested(seen.Size, head)
-	return seen, nil
+	return core.Seen{
+		Result: int32(w.result), FD: int32(w.fd), Requests: uint32(w.requests), Size: uint32(w.size),
+		Client: uint32(w.client), Object: uint32(w.object), Offset: uint64(w.offset),
+	}, nil
 }

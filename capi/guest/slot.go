@@ -3,6 +3,7 @@ package guest
 import (
 	"encoding/binary"
 	"runtime"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -40,9 +41,6 @@ const (
 	dtSymTab   = 6
 	dtSoname   = 14
 	dtJmpRel   = 23
-	dtGNUHash  = 0x6ffffef5
-
-	pfX = 1
 )
 
 // jumpSlot is the type of the relocations of functions that are bound at their first call. On
@@ -83,22 +81,12 @@ func table[T any](l library, addr uint64, n uint64) []T {
 	return entries
 }
 
-func (l library) holds(addr, size uint64) bool { return l.segmentOf(addr, size) != nil }
-
-func (l library) isCode(addr uint64) bool {
-	h := l.segmentOf(addr, 1)
-	return h != nil && h.Flags&pfX != 0
-}
-
-// segmentOf is the segment that the size bytes at addr lie in, or nil.
-func (l library) segmentOf(addr, size uint64) *header {
-	for i, h := range l.headers {
+// holds reports whether the size bytes at addr lie in one segment.
+func (l library) holds(addr, size uint64) bool {
+	return slices.ContainsFunc(l.headers, func(h header) bool {
 		before := addr - l.base - h.Vaddr
-		if h.Type == ptLoad && before < h.Memsz && size <= h.Memsz-before {
-			return &l.headers[i]
-		}
-	}
-	return nil
+		return h.Type == ptLoad && before < h.Memsz && size <= h.Memsz-before
+	})
 }
 
 // segment is the first of a type, which may be empty.
@@ -119,7 +107,7 @@ func (l library) dynamic() map[int64]uint64 {
 		if e.Tag == 0 {
 			break
 		}
-		address := e.Tag == dtJmpRel || e.Tag == dtStrTab || e.Tag == dtSymTab || e.Tag == dtGNUHash
+		address := e.Tag == dtJmpRel || e.Tag == dtStrTab || e.Tag == dtSymTab
 		if address && !l.holds(e.Value, 1) {
 			e.Value += l.base
 		}
@@ -193,58 +181,4 @@ func findSlot(all []library, export uint64) (found slot) {
 		}
 	}
 	return found
-}
-
-// function is the address of the function that the library exports under a name, or 0. The loader
-// finds it by the same table (DT_GNU_HASH), so whoever edits the file keeps it right.
-func (l library) function(name string) uint64 {
-	dynamic, hash := l.dynamic(), uint32(5381)
-	for _, c := range []byte(name) {
-		hash = hash*33 + uint32(c)
-	}
-	head := table[uint32](l, dynamic[dtGNUHash], 4) // buckets, the first symbol, words of the filter
-	if len(head) == 0 || head[0] == 0 {
-		return 0
-	}
-	buckets := dynamic[dtGNUHash] + 16 + 8*uint64(head[2])
-	chains := buckets + 4*uint64(head[0])
-	number := table[uint32](l, buckets+4*uint64(hash%head[0]), 1)
-	for ; len(number) == 1 && number[0] >= head[1]; number[0]++ {
-		has := table[uint32](l, chains+4*uint64(number[0]-head[1]), 1)
-		s := table[symbol](l, dynamic[dtSymTab]+24*uint64(number[0]), 1)
-		if len(has) == 0 || len(s) == 0 {
-			break
-		}
-		at := l.base + s[0].Value
-		if has[0]|1 == hash|1 && s[0].Section != 0 && l.isCode(at) && l.text(dynamic[dtStrTab]+uint64(s[0].Name), name+"\x00") {
-			return at
-		}
-		if has[0]&1 != 0 {
-			break
-		}
-	}
-	return 0
-}
-
-// firstCopy is the gdr_watch_export of the copy of this library that was loaded first, which
-// watches for all of them, or 0.
-func firstCopy(all []library) uint64 {
-	for _, l := range all {
-		if at := l.function("gdr_watch_export"); at != 0 {
-			return at
-		}
-	}
-	return 0
-}
-
-// requested is what the request of an export names, of whose struct head has the first bytes.
-// It is 0 in a struct of an unknown size. Since driver 570 it has two bytes more before the 128
-// objects.
-func requested(size uint32, head []byte) (client, object uint32, offset uint64) {
-	at := map[uint32]int{2600: 32, 2608: 36}[size]
-	if at == 0 || binary.NativeEndian.Uint32(head[12:]) == 0 {
-		return 0, 0, 0
-	}
-	offsets := (at + 4*128 + 7) &^ 7
-	return binary.NativeEndian.Uint32(head[4:]), binary.NativeEndian.Uint32(head[at:]), binary.NativeEndian.Uint64(head[offsets:])
 }

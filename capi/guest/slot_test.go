@@ -184,48 +184,14 @@ func TestOtherNamespace(t *testing.T) {
 // Another thread may unload a library at any time.
 func TestUnloadedMeanwhile(t *testing.T) {
 	s := load(t, build(t, "standin.so", lazy...))
-	all := libraries()
 	s.unload()
 	require.Equal(t, "none", access(t, uint64(s.export)))
 	assert.Zero(t, findSlot([]library{s.library}, uint64(s.export)))
-	assert.Zero(t, s.function("watched_export"))
-	assert.Zero(t, firstCopy(all), "the tests have no copy of the library")
-}
-
-// An exported function is found as the loader finds it. A name that is none is not.
-func TestFunction(t *testing.T) {
-	hash := func(style string, more ...string) []string {
-		return append([]string{"-Wl,--hash-style=" + style, "-Wl,--defsym=is_data=__bss_start"}, more...)
-	}
-	s := load(t, build(t, "gnu.so", hash("gnu")...))
-	assert.EqualValues(t, s.export, s.function("watched_export"))
-	for _, name := range []string{"", "ioctl", "watched_expor", "watched_export_", "is_data"} {
-		assert.Zero(t, s.function(name), name)
-	}
-	old := load(t, build(t, "sysv.so", hash("sysv")...))
-	assert.Zero(t, old.function("watched_export"))
-	for _, l := range libraries() {
-		if d := l.dynamic(); !l.text(d[dtStrTab]+d[dtSoname], "libc.so.6\x00") {
-			continue
-		}
-		for _, name := range []string{"ioctl", "open", "qsort", "getenv", "printf", "pthread_create"} {
-			want, err := purego.Dlsym(purego.RTLD_DEFAULT, name)
-			require.NoError(t, err)
-			assert.EqualValues(t, want, l.function(name), name)
-		}
-	}
-
-	one := load(t, build(t, "one.so", hash("gnu", "-Wl,--defsym=gdr_watch_export=watched_export")...))
-	two := load(t, build(t, "two.so", hash("gnu", "-Wl,--defsym=gdr_watch_export=watched_export")...))
-	none := load(t, build(t, "none.so", hash("gnu", "-Wl,--defsym=gdr_watch_export=__bss_start")...))
-	assert.EqualValues(t, one.export, firstCopy([]library{s.library, none.library, one.library, two.library}))
-	assert.EqualValues(t, two.export, firstCopy([]library{two.library, one.library}))
-	assert.Zero(t, firstCopy([]library{none.library, old.library}), "what is no code is not called")
 }
 
 // What cannot be watched is not called.
 func TestNotWatched(t *testing.T) {
-	_, err := Watch(0x10, 0, 1)
+	_, err := Ears{}.Watch(0x10, 0, 1)
 	assert.ErrorIs(t, err, unix.ENOTSUP)
 }
 

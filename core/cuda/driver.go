@@ -68,7 +68,6 @@ var (
 	symStreamSynchronize               = function("cuStreamSynchronize")
 	symMemAlloc                        = function("cuMemAlloc_v2")
 	symMemcpyHtoDAsync                 = function("cuMemcpyHtoDAsync_v2")
-	symMemcpyDtoHAsync                 = function("cuMemcpyDtoHAsync_v2")
 	symThreadExchangeStreamCaptureMode = function("cuThreadExchangeStreamCaptureMode")
 )
 

@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 	"unsafe"
 
-	"github.com/ebitengine/purego"
 	"golang.org/x/sys/unix"
 )
 
@@ -145,26 +144,14 @@ func (d *Driver) IsStill(m MemoryInfo, addr uint64) bool {
 // texture (cuTexRefSetAddress), and textures are aligned to that.
 func (d *Driver) nextMemory(from, end uint64) (m MemoryInfo, at uint64, found bool) {
 	const step = 512
-	// Most places have no memory. So this question makes no error: this library's have a text, and the
-	// driver's take it 1 us.
-	ask := d.fn[symPointerGetAttributes]
-	kind := new(int32)
-	names, places := memoryType, &kind
-	_ = d.Relaxed(func(d *Driver) error {
-		for at = (from + step - 1) &^ (step - 1); at < end && ask != 0; at += step {
-			r, _, _ := purego.SyscallN(ask, 1, uintptr(unsafe.Pointer(&names)), uintptr(unsafe.Pointer(places)), uintptr(at))
-			if uint32(r) != 0 || *kind != memoryTypeDevice {
-				continue
-			}
-			var err error
-			if m, err = d.MemoryAt(at); err == nil {
-				found = true
-				return nil
-			}
+	_ = d.Relaxed(func(d *Driver) (err error) {
+		for at = (from + step - 1) &^ (step - 1); at < end && !found; at += step {
+			m, err = d.MemoryAt(at)
+			found = err == nil
 		}
 		return nil
 	})
-	return m, at, found
+	return m, at - step, found
 }
 
 // PCIAddress names a GPU the way the kernel does.
@@ -223,13 +210,8 @@ func (d *Driver) IPCHandle(addr uint64) ([16]uint32, error) {
 // default one.
 const streamNonBlocking = 1
 
-// ReadBack reads GPU memory into b with a copy by the GPU. It waits for no other work of
-// the GPU, and a kernel that never ends does not stop it. It needs a current context.
-func (d *Driver) ReadBack(b []byte, addr uint64) error {
-	return d.copyAndWait(symMemcpyDtoHAsync, unsafe.SliceData(b), addr, len(b))
-}
-
-// WriteOut writes b to GPU memory, as ReadBack reads it.
+// WriteOut writes b to GPU memory by a copy of the GPU's. It waits for no other work of the GPU, and a
+// kernel that never ends does not stop it. It needs a current context.
 func (d *Driver) WriteOut(addr uint64, b []byte) error {
 	return d.copyAndWait(symMemcpyHtoDAsync, addr, unsafe.SliceData(b), len(b))
 }

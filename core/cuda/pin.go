@@ -24,16 +24,18 @@ func (d *Driver) SyncMemops(addr, size uint64) {
 	if size == 0 {
 		return
 	}
-	err := d.OnMemory(addr, size, func(m MemoryInfo, at uint64) error {
-		err := d.syncMemory(m, at)
-		for end := addr + size; m.End() < end; {
-			var found bool
-			if m, at, found = d.nextMemory(max(m.End(), at+1), end); !found {
-				break
+	err := d.Relaxed(func(d *Driver) error {
+		return d.OnMemory(addr, size, func(m MemoryInfo, at uint64) error {
+			err := d.syncMemory(m, at)
+			for end := addr + size; m.End() < end; {
+				var found bool
+				if m, at, found = d.nextMemory(max(m.End(), at+1), end); !found {
+					break
+				}
+				err = errors.Join(err, d.syncMemory(m, at))
 			}
-			err = errors.Join(err, d.syncMemory(m, at))
-		}
-		return err
+			return err
+		})
 	})
 	if err != nil {
 		log.Warnf("cannot set SYNC_MEMOPS on %#x, synchronise after each cuMemcpy before you read the mapping: %v", addr, err)
@@ -44,7 +46,7 @@ func (d *Driver) SyncMemops(addr, size uint64) {
 // has none of its own: that is of cuMemCreate, or of a pool, whose attribute the driver does not
 // follow.
 func (d *Driver) syncMemory(m MemoryInfo, at uint64) error {
-	if m.Context == 0 && !d.primaryIsActive(m.Ordinal) {
+	if m.Context == 0 && !d.HasPrimary(m.Ordinal) {
 		if _, _, err := d.MemGetAddressRange(at); err != nil {
 			return nil
 		}
@@ -90,7 +92,7 @@ func (d *Driver) KeepMemory(m MemoryInfo, addr uint64, fn func(in *Driver) error
 			}
 			return d.lend(m.Context, fn)
 		}
-		if !d.primaryIsActive(m.Ordinal) {
+		if !d.HasPrimary(m.Ordinal) {
 			if _, _, err := d.MemGetAddressRange(addr); err == nil {
 				return fn(d)
 			}
@@ -170,7 +172,8 @@ func (d *Driver) lend(c Context, fn func(in *Driver) error) error {
 	return fn(d)
 }
 
-func (d *Driver) primaryIsActive(ordinal int) bool {
+// HasPrimary reports whether the primary context of a device is active.
+func (d *Driver) HasPrimary(ordinal int) bool {
 	var flags uint32
 	var active int32
 	dev, err := d.device(ordinal)

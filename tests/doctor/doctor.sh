@@ -155,7 +155,7 @@ case $(tests/on.sh) in
 	check "MIG" first backend-rm '\(MIG\)' rm NVRM_SIM_MACHINE=mig
 	check "confidential computing, by the driver" first backend-rm 'onfidential computing' rm NVRM_SIM_MACHINE=cc
 	check "a lost GPU" first gpu 'is lost' rm NVRM_SIM_FAIL=MAP_MEMORY=0x0f
-	check "a second GPU without memory" first trial 'cuMemAlloc: on CUDA device 1: ' rm CUDA_SIM_FAIL=cuMemAlloc_v2=2@2
+	check "a second GPU without memory" first trial 'cuMemAlloc: on CUDA device 1: ' rm CUDA_SIM_FAIL=cuMemAlloc_v2=2@3 # the library has some of its own on device 0
 	check "a BAR1 that is full" first bar1 'no room' rm NVRM_SIM_BAR1_MIB=0
 	check "the libcuda of 13.3 over 580" says 0 'Not taken: dma-bufs of these GPUs cannot be mapped' rm \
 		CUDA_SIM_DRIVER_VERSION=13030

@@ -4,6 +4,7 @@
 
 $(BIN)/rm_machines: $(O)/tests/rm/rm_machines.o $(CUDA_DL) $(LIB)
 $(BIN)/rm_memory: $(O)/tests/rm/rm_memory.o $(CASES) $(CUDA_DL) $(LIB)
+$(BIN)/rm_heard: $(O)/tests/rm/heard.o $(CASES) $(CUDA_DL) $(LIB)
 $(BIN)/rm_faults: $(O)/tests/rm/faults.o $(CASES) $(CUDA_DL) $(LIB)
 
 # A second file is a second library to the loader.
@@ -17,4 +18,4 @@ $(B)/watched/golib.so: tests/rm/golib/main.go
 	CGO_ENABLED=1 $(GO) build -buildmode=c-shared -o $@ ./$(<D)
 	rm -f $(basename $@).h
 
-$(BIN)/watch_test: $(call of,tests/rm/watch_test.c capi/guest/watch.c)
+$(BIN)/hear_test: $(call of,tests/rm/hear_test.c capi/guest/hear.c capi/guest/heard.c capi/guest/reserve.c)

@@ -6,6 +6,9 @@
  * a real GPU and on the simulated driver (tests/doubles, rm_sim). Bytes are checked both ways
  * against CUDA's own copies. --long: up to 80 GB. What holds on each backend is gdrcopy_sanity's, and
  * threads and cycles are the guests'.
+ *
+ * The simulated libcuda is strict: a question about memory that rm has heard of ends the process. dmabuf
+ * asks such questions.
  */
 #include "guest/cuda.h"
 
@@ -24,12 +27,30 @@ static bool beside_dmabuf(void)
 	return getenv("BESIDE_DMABUF");
 }
 
+static void set_strict(bool on)
+{
+	void (*strict)(int on) = on_doubles() ? need_symbol("cuda_sim_strict") : NULL;
+
+	if (strict)
+		strict(on && !beside_dmabuf());
+}
+
+/* The library may ask about these bytes. */
+static void own(cu_ptr addr, size_t size)
+{
+	void (*name)(uint64_t addr, uint64_t size) = on_doubles() ? need_symbol("cuda_sim_own") : NULL;
+
+	if (name)
+		name(addr, size);
+}
+
 static void begin(void)
 {
 	start_current(&cu);
 	alloc_async = need_symbol("cuMemAllocAsync");
 	free_async = need_symbol("cuMemFreeAsync");
 	g = open_or_fail();
+	set_strict(true);
 }
 
 /* Pins by the standby change none of the answers. */
@@ -193,20 +214,51 @@ static int to_pool(cu_ptr p)
 	return result ? result : cu.ctx_sync();
 }
 
-/* A range is refused that no one object holds. */
-static void past_the_end(void)
+/* Memory side by side is one range, though it lies in two objects. Beside dmabuf rm pins it. */
+static void side_by_side(cu_ptr low)
 {
+	const size_t half = 4 * MIB;
+	uint64_t offset, length;
+	unsigned int count;
+	struct mapping m;
+
+	expect_is(map_range(&m, low, 2 * half), 0);
+	expect(both_ways(&m, low, 4096, 1));
+	expect(both_ways(&m, low + half - 4096, 4096, 2));
+	expect(both_ways(&m, low + half, 4096, 3));
+	expect(both_ways(&m, low + 2 * half - 4096, 4096, 4));
+	expect_is(gdr_get_object(g, m.mh, &offset, &length, &count), 0);
+	expect_is(count, 2);
+	expect_is(drop(&m), 0);
+}
+
+/* A range is refused if not all of it is memory. */
+static void several_allocations(void)
+{
+	cu_ptr a, b, low, high, p;
 	gdr_mh_t mh;
-	cu_ptr a, b;
 
 	begin();
 	expect_is(cu.mem_alloc(&a, 4 * MIB), 0);
 	expect_is(cu.mem_alloc(&b, 4 * MIB), 0);
-	expect_is(gdr_pin_buffer(g, a, 4 * MIB + PAGE, 0, 0, &mh), EINVAL);
-	expect_is(gdr_pin_buffer(g, a < b ? a : b, 8 * MIB, 0, 0, &mh), EINVAL);
-	expect_is(gdr_pin_buffer(g, a, 1 * GIB << 20, 0, 0, &mh), EINVAL);
-	expect_is(cu.mem_free(a), 0);
-	expect_is(cu.mem_free(b), 0);
+	low = a < b ? a : b;
+	high = a < b ? b : a;
+	if (high == low + 4 * MIB)
+		side_by_side(low);
+	else
+		expect_is(gdr_pin_buffer(g, low, high + 4 * MIB - low, 0, 0, &mh), EINVAL);
+	expect_is(cu.mem_free(high), 0);
+	expect_is(gdr_pin_buffer(g, low, high + 4 * MIB - low, 0, 0, &mh), EINVAL);
+	expect_is(gdr_pin_buffer(g, high, PAGE, 0, 0, &mh), EINVAL);
+	expect_range(low, 4 * MIB);
+	expect_is(cu.mem_free(low), 0);
+
+	expect_is(cu.reserve(&p, 2 * PIECE, 0, 0, 0), 0);
+	map_object(&cu, p, PIECE, CU_EXPORT_NONE);
+	own(p, 2 * PIECE);	/* nothing was heard of the second half */
+	expect_is(gdr_pin_buffer(g, p, PIECE + PAGE, 0, 0, &mh), EINVAL);
+	expect_is(gdr_pin_buffer(g, p, 1 * GIB << 20, 0, 0, &mh), EINVAL);
+	expect_range(p, PIECE);
 	end();
 }
 
@@ -262,6 +314,7 @@ static void refused(void)
 	gdr_mh_t mh;
 
 	begin();
+	set_strict(false);	/* of such memory nothing is heard */
 	alloc_managed = cuda_symbol("cuMemAllocManaged");
 	alloc_host = need_symbol("cuMemAllocHost_v2");
 	if (alloc_managed && !alloc_managed(&managed, MIB, 1))
@@ -300,6 +353,93 @@ static void after_reset(void)
 	end();
 }
 
+#define SHARED (8 * MIB)
+
+struct ipc_handle {
+	char bytes[64];
+};
+
+/* The process that has the memory, from before CUDA starts. */
+struct owner {
+	int gpu;
+	int handle[2], done[2];	/* pipes */
+};
+
+static void own_memory(void *arg)
+{
+	const struct owner *o = arg;
+	int (*get)(struct ipc_handle *h, cu_ptr p);
+	struct ipc_handle handle;
+	uint32_t word = 0;
+	cu_ctx context;
+	cu_ptr p;
+	int dev;
+
+	close(o->done[1]);
+	expect(!cuda_load(&cu));
+	expect_is(cu.init(0), 0);
+	expect_is(cu.device_get(&dev, o->gpu), 0);
+	expect_is(cu.primary_retain(&context, dev), 0);
+	expect_is(cu.ctx_set(context), 0);
+	get = need_symbol("cuIpcGetMemHandle");
+	expect_is(cu.mem_alloc(&p, SHARED), 0);
+	expect_is(cu.set8(p, 0x5a, SHARED), 0);
+	expect_is(cu.ctx_sync(), 0);
+	expect_is(get(&handle, p), 0);
+	expect_is(write(o->handle[1], &handle, sizeof(handle)), sizeof(handle));
+	expect_is(read(o->done[0], &word, 1), 1);
+	expect_is(cu.from_gpu(&word, p + SHARED / 2, sizeof(word)), 0);
+	expect_is(word, 0x76543210);
+}
+
+/* Its bytes are right, and what the CPU writes is the owner's. */
+static void import_memory(cu_ptr p)
+{
+	struct mapping m;
+
+	expect_is(map_range(&m, p, SHARED), 0);
+	expect_is(*(volatile unsigned char *)m.va, 0x5a);
+	expect_is(((volatile unsigned char *)m.va)[SHARED - 1], 0x5a);
+	expect(both_ways(&m, p, 4096, 1));
+	expect(both_ways(&m, p + SHARED - 4096, 4096, 2));
+	*(volatile uint32_t *)((char *)m.va + SHARED / 2) = 0x76543210;
+	expect_is(drop(&m), 0);
+}
+
+/* What a process pins of another one's memory. */
+static void from_process(void *gpu)
+{
+	int (*open_handle)(cu_ptr *p, struct ipc_handle h, unsigned int flags), (*close_handle)(cu_ptr p);
+	struct owner o = { .gpu = (int)(intptr_t)gpu };
+	struct ipc_handle handle;
+	gdr_mh_t mh;
+	pid_t pid;
+	cu_ptr p;
+	int n;
+
+	expect(!pipe(o.handle) && !pipe(o.done));
+	pid = fork();
+	if (!pid) {
+		own_memory(&o);
+		_exit(0);
+	}
+	close(o.handle[1]);
+	begin();
+	expect_is(cu.device_count(&n), 0);
+	if (o.gpu >= n)
+		skip_case("one GPU");
+	open_handle = need_symbol("cuIpcOpenMemHandle_v2");
+	close_handle = need_symbol("cuIpcCloseMemHandle");
+	expect_is(read(o.handle[0], &handle, sizeof(handle)), sizeof(handle));
+	expect_is(open_handle(&p, handle, 1), 0);
+	import_memory(p);
+	expect_is(close_handle(p), 0);
+	expect_is(gdr_pin_buffer(g, p, SHARED, 0, 0, &mh), EINVAL);
+	expect_is(write(o.done[1], "", 1), 1);
+	expect(child_ok("the owner", wait_child(pid, 20)));
+	end();
+}
+
 /* Forked before CUDA, with the library open in the parent, too. */
 static void child(void *unused)
 {
@@ -334,11 +474,13 @@ const struct guest_case cases[] = {
 	{ "a child that was forked before CUDA", fork_before_cuda, 60 },
 	{ "memory of cuMemAlloc", plain, 60, 600 },
 	{ "64 KiB windows around small buffers of it", small_buffers, 60 },
-	{ "a range that no one object holds", past_the_end, 30 },
+	{ "a range of several allocations, or past their end", several_allocations, 30 },
 	{ "memory of a pool, and windows of it", pool, 60 },
 	{ "memory of cuMemCreate", NULL, 60, 0, vmm, (void *)CU_EXPORT_NONE },
 	{ "memory of cuMemCreate that CUDA exports", NULL, 60, 0, vmm, (void *)CU_EXPORT_FD },
 	{ "managed memory, memory of the host, the stack", refused, 30 },
+	{ "another process's memory, by CUDA IPC", NULL, 60, 0, from_process, (void *)0 },
+	{ "another process's memory, of another GPU", NULL, 60, 0, from_process, (void *)1 },
 	{ "after cuDevicePrimaryCtxReset", after_reset, 30 },
 	{ NULL },
 };

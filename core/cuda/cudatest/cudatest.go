@@ -108,8 +108,9 @@ func (s *Sim) Called() []string {
 }
 
 // WithContext gives the thread the primary context of a device until the
-// returned function is called.
+// returned function is called. Until then the goroutine stays on the thread.
 func (s *Sim) WithContext(ordinal int) (leave func()) {
+	runtime.LockOSThread()
 	var dev int32
 	var ctx uintptr
 	s.Must("cuDeviceGet", uintptr(unsafe.Pointer(&dev)), uintptr(ordinal))
@@ -118,6 +119,7 @@ func (s *Sim) WithContext(ordinal int) (leave func()) {
 	return func() {
 		s.Must("cuCtxPopCurrent_v2", uintptr(unsafe.Pointer(&ctx)))
 		s.Must("cuDevicePrimaryCtxRelease_v2", uintptr(dev))
+		runtime.UnlockOSThread()
 	}
 }
 

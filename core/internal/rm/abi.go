@@ -28,6 +28,7 @@ const (
 
 // Classes of objects.
 const (
+	classMemory       = 0x40 // of a GPU
 	classRoot         = 0x41 // a client
 	classDevice       = 0x80
 	classConfidential = 0xCB33 // of the system: confidential computing
@@ -38,6 +39,9 @@ const (
 	controlChipset       = 0x104      // of a client: chipset
 	controlAttached      = 0x201      // of a client: attached
 	controlGPUIDInfo     = 0x205      // of a client: gpuIDInfo
+	controlHandleInfo    = 0xD02      // of a client: handleInfo
+	controlSubdevice     = 0x800293   // of a device: subdevice
+	controlGPUID         = 0x20800142 // of a subdevice: the GPU's ID, a uint32
 	controlActiveDevices = 0x288      // of a client: activeDevices; from 550 on
 	controlImportFD      = 0x3D06     // of a client: importFD
 	controlExportInfo    = 0x3D08     // of a client: exportInfo
@@ -200,6 +204,23 @@ type chipset struct {
 
 // chipsetUnaligned in chipset.flags: BAR1 is not Device memory on arm64. From 590 on.
 const chipsetUnaligned = 1 << 1
+
+type handleInfo struct {
+	object handle
+	index  uint32
+	result uint64 // out
+}
+
+// Indexes of handleInfo.
+const (
+	infoParent = 1
+	infoClass  = 2
+)
+
+type subdevice struct {
+	_      uint32
+	object handle // out
+}
 
 type surfaceInfo struct {
 	n    uint32

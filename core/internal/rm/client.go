@@ -36,21 +36,21 @@ type client struct {
 
 // gpu is our device object of one GPU. It does not change.
 type gpu struct {
-	client *client
-	at     cuda.PCIAddress
-	proof  *proof
-	path   string // of its device node
-	fd     int    // keeps the GPU attached to the client
-	file   sys.FileID
-	device handle
+	client  *client
+	ordinal int    // CUDA's; of an import 0
+	id      uint32 // the driver's
+	at      cuda.PCIAddress
+	proof   *proof
+	path    string // of its device node
+	fd      int    // keeps the GPU attached to the client
+	file    sys.FileID
+	device  handle
 
 	maybeMIG bool                // the driver cannot say whether the GPU is divided
 	oneRange bool                // the driver needs one range of BAR1 for a window
 	coherent bool                // the CPU may cache the GPU's memory
 	soc      bool                // the GPU's memory is the system's
 	bar1     backend.MappingType // how the CPU maps BAR1
-
-	space atomic.Uint32 // see ownSpace; 0: not asked yet
 }
 
 // newClient opens a client. It does not touch CUDA.
@@ -181,7 +181,7 @@ func (s *session) attach(c *client, ordinal int) (*gpu, error) {
 	}
 	g, err := c.attach(cards[i])
 	if err == nil {
-		g.coherent = g.coherent || coherent != 0
+		g.ordinal, g.coherent = ordinal, g.coherent || coherent != 0
 	}
 	return g, err
 }
@@ -193,7 +193,7 @@ func (c *client) attach(card cardInfo) (_ *gpu, err error) {
 	if divided(card.gpuID) {
 		return nil, errMIG(at.String())
 	}
-	g := &gpu{client: c, at: at, proof: proofOf(at), path: devicePath(card.minor), maybeMIG: !known}
+	g := &gpu{client: c, id: card.gpuID, at: at, proof: proofOf(at), path: devicePath(card.minor), maybeMIG: !known}
 	if g.fd, err = sys.Open(g.path, unix.O_RDWR); err != nil {
 		return nil, explainOpen(g.path, err)
 	}
@@ -250,6 +250,9 @@ func (c *client) allocDevice(instance uint32) (handle, error) {
 	return args.object, err
 }
 
+// errRefused is for an object that is not this process's to duplicate.
+var errRefused = fmt.Errorf("memory of another process (MPS server, cudaIpcOpenMemHandle) cannot be mapped by the rm backend: pin it where it was allocated, or load gdrdrv: %w", unix.ENOTSUP)
+
 // duplicate gives our client a handle of an extent's object of CUDA's. The driver allows
 // that in the process that made the object.
 func (g *gpu) duplicate(e extent) (handle, error) {
@@ -261,7 +264,7 @@ func (g *gpu) duplicate(e extent) (handle, error) {
 	}
 	switch args.status {
 	case statusInsufficientRights, statusInvalidClient, statusInvalidObject, statusInvalidObjectHandle, statusObjectNotFound:
-		return 0, fmt.Errorf("%v: %w; memory of another process (MPS server, cudaIpcOpenMemHandle) cannot be mapped by the rm backend: pin it where it was allocated, or load gdrdrv", err, unix.ENOTSUP)
+		return 0, fmt.Errorf("%v: %w", err, errRefused)
 	}
 	return args.object, err
 }
@@ -328,6 +331,11 @@ var process struct {
 	client  *client // nil: no session holds one
 	holders int     // sessions that hold client
 	proofs  map[cuda.PCIAddress]*proof
+
+	devices atomic.Int32 // that CUDA shows; 0: not asked yet
+
+	proven atomic.Bool            // what is heard leads to the memory of one GPU
+	owners atomic.Pointer[owners] // nil: none is known
 }
 
 // gpu gives the device object of a GPU, by CUDA's ordinal.

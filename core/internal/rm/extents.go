@@ -17,8 +17,9 @@ import (
 type extent struct {
 	client         handle // CUDA's: it has the object, or the one that ours is a duplicate of
 	object         handle
+	from           handle // where object is ours: CUDA's, that it is a duplicate of
 	offset, length uint64 // in the object, in bytes; of one that find gives, length is 0
-	space          uint32 // of an import: spaceVideo or spaceSystem
+	space          uint32 // heard, or of an import: spaceVideo or spaceSystem
 }
 
 // shifted is e from n bytes further on; n may be negative. It is false where the object has no
@@ -86,6 +87,7 @@ func (f *finder) extents(b buffer) (extents []extent, err error) {
 		return nil, err
 	}
 	for _, e := range found {
+		e.from = e.object
 		if e.object, err = f.gpu.duplicate(e); err != nil {
 			return extents, err
 		}

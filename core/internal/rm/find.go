@@ -21,17 +21,12 @@ type Seen struct {
 	Offset   uint64
 }
 
-// Watch exports size bytes at addr as a dma-buf with the CUDA function at export. It
-// notes what libcuda asks the kernel during that call. Where it cannot see that, it
-// returns ENOTSUP and exports nothing. This thread must have a current context.
-type Watch func(export uintptr, addr, size uint64) (Seen, error)
-
 // finder finds the extents of device memory, for one call of a session. It works in the
 // memory's context.
 type finder struct {
-	cuda  *cuda.Driver
-	watch Watch // nil: none
-	gpu   *gpu
+	cuda    *cuda.Driver
+	session *session
+	gpu     *gpu
 }
 
 // errNotWatched means that exports cannot be watched in this process.
@@ -42,33 +37,17 @@ var errNotWatched = errors.New("exports of this CUDA driver cannot be watched")
 // where nothing is allocated.
 var errNotSaid = errors.New("CUDA does not say where memory lies")
 
-// find gives the extent that begins at a host page of device memory. m describes the memory.
-//
-// There are two ways. The IPC handle of cuMemAlloc names the object in 0.1 us, a watched
-// export in 19 us (H200). find uses the handle once it is known to be right.
+// find gives the extent that begins at a host page of device memory. m describes the memory. If CUDA
+// exports nothing there, the IPC handle names the object of cuMemAlloc's memory.
 func (f *finder) find(page uint64, m cuda.MemoryInfo) (extent, error) {
-	if m.Legacy && f.gpu.proof.of(byIPC) == right {
-		if e, err := f.findByIPC(page, m); err == nil {
-			return e, nil
-		}
-	}
 	e, err := f.findByExport(page)
-	if errors.Is(err, errNotSaid) && !m.Legacy {
-		e, err = f.findBeside(page, m, err)
+	switch silent := errors.Is(err, errNotWatched) || errors.Is(err, errNotSaid); {
+	case silent && m.Legacy && f.session.proven(f.gpu, byIPC):
+		return f.findByIPC(page, m)
+	case errors.Is(err, errNotSaid) && !m.Legacy:
+		return f.findBeside(page, m, err)
 	}
-	if err == nil {
-		if f.gpu.proof.of(byExport) == right {
-			return e, nil
-		}
-		return e, f.confirm(byExport, page, m, e)
-	}
-	silent := errors.Is(err, errNotWatched) || errors.Is(err, errNotSaid)
-	if silent && m.Legacy && f.gpu.proof.of(byIPC) != wrong {
-		if e, err := f.findByIPC(page, m); err == nil {
-			return e, f.confirm(byIPC, page, m, e)
-		}
-	}
-	return extent{}, err
+	return e, err
 }
 
 // Words of an IPC handle.
@@ -103,10 +82,10 @@ func (f *finder) findByIPC(page uint64, m cuda.MemoryInfo) (extent, error) {
 // its request names the object all the same.
 func (f *finder) findByExport(page uint64) (extent, error) {
 	export := f.cuda.ExportFunction()
-	if f.watch == nil || export == 0 {
+	if export == 0 {
 		return extent{}, errNotWatched
 	}
-	seen, err := f.watch(export, page, hostPage)
+	seen, err := f.session.ears.Watch(export, page, hostPage)
 	if err != nil {
 		return extent{}, fmt.Errorf("%w (%v)", errNotWatched, err)
 	}

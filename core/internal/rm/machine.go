@@ -199,20 +199,31 @@ func (c *client) bar1TypeOfArm(major int, pci string) backend.MappingType {
 	return backend.Device
 }
 
-// major is the first number of the driver's version. Where it is not known it is a newer
-// driver's.
-func (c *client) major() int {
+// version is the driver's.
+func (c *client) version() (n Version) {
 	v := version{command: versionQuery}
 	if err := do(c, "CHECK_VERSION_STR", nrVersion, &v, nil); err != nil {
 		log.Debugf("%v", err)
-		return 999
+		return n
 	}
-	first, _, _ := bytes.Cut(v.text[:], []byte{'.'})
-	n, err := strconv.Atoi(string(first))
-	if err != nil {
-		return 999
+	text, _, _ := bytes.Cut(v.text[:], []byte{0})
+	for i, part := range strings.SplitN(string(text), ".", len(n)) {
+		number, err := strconv.Atoi(part)
+		if err != nil || number <= 0 && i == 0 {
+			log.Debugf("the driver's version %q is not known", text)
+			return Version{}
+		}
+		n[i] = number
 	}
 	return n
+}
+
+// major is the first number of the driver's version. Where it is not known it is a newer driver's.
+func (c *client) major() int {
+	if major := c.version()[0]; major != 0 {
+		return major
+	}
+	return 999
 }
 
 // combinesWrites is true where the PCI devices of a machine are known, and no root port is
@@ -297,31 +308,25 @@ func (g *gpu) sizeOf(object handle) (uint64, error) {
 // where the memory is the system's.
 func (g *gpu) node(e extent) (path string, err error) {
 	space := e.space
-	if space == 0 { // it was pinned by its address: all device memory of a GPU is of one kind
-		space, err = g.ownSpace(e.object)
+	if space == 0 {
+		space, err = g.spaceOfObject(e.object)
 	}
 	switch {
 	case err != nil:
 		return "", err
 	case space == spaceVideo:
 		return g.path, nil
-	case space == spaceSystem:
+	case space == spaceSystem && (g.coherent || g.soc):
 		return controlPath, nil
 	}
-	return "", fmt.Errorf("the memory is in the driver's address space %d, which is no GPU's (memory of another node?): %w", space, unix.ENOTSUP)
+	return "", fmt.Errorf("the memory is in the driver's address space %d, which is not this GPU's (the host's, or another node's?): %w", space, unix.ENOTSUP)
 }
 
-// ownSpace is where the GPU's device memory is. The first object tells.
-func (g *gpu) ownSpace(object handle) (uint32, error) {
-	if known := g.space.Load(); known != 0 {
-		return known, nil
-	}
+// spaceOfObject is where an object is.
+func (g *gpu) spaceOfObject(object handle) (uint32, error) {
 	space, err := g.surface(object, surfaceSpace)
 	if errors.Is(err, unix.ENOTSUP) {
-		space, err = spaceVideo, nil // a sandbox that does not let it pass has no other GPU
-	}
-	if err == nil && (space == spaceVideo || space == spaceSystem) {
-		g.space.Store(space)
+		return spaceVideo, nil // a sandbox that does not let it pass has no other GPU
 	}
 	return space, err
 }

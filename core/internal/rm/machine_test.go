@@ -122,7 +122,7 @@ func TestHostPagesThatAreTooLarge(t *testing.T) {
 	real := hostPage
 	t.Cleanup(func() { hostPage = real })
 	hostPage = 1 << 17
-	_, err := probe(nil)
+	_, _, err := probe(nil)
 	require.ErrorIs(t, err, unix.ENOTSUP)
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync/atomic"
+	"time"
 
 	"gdrapi/core/cuda"
 	"gdrapi/core/internal/sys"
@@ -15,30 +16,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CUDA does not document what names its memory objects. This file finds out, once in a
-// process for each GPU, whether they mean what this package thinks:
+// Two ways to find the object that an address lies in are tried before they are used, once in a process
+// for each GPU: they are no interface of anybody's. Random bytes are written into memory of our own, and
+// read through a window of the object. (A watched export needs no trial: its request is the kernel's
+// interface. An object that is imported from a file descriptor is what CUDA has exported.)
 //
-//  1. Two ways that name the same object and offset are both right: an IPC handle and a
-//     request of the kernel have nothing in common but the memory that they are of.
-//  2. Else a way is tried on memory of our own that has random bytes.
-//  3. Where no such memory is to be had, bytes of the caller's memory are compared.
-//
-// An object that is imported from a file descriptor is what CUDA has exported.
-//
-// Nothing here waits for other work of the GPU, or loses a capture. What is allocated
-// stays: to free it would wait for a kernel that runs.
+// Nothing here waits for other work of the GPU, or loses a capture. What is allocated stays: to free it
+// would wait for a kernel that runs.
 
-// way is a way to find the object that an address lies in.
+// way is one of the two.
 type way int
 
 const (
-	byIPC    way = iota // the IPC handle of cuMemAlloc's memory
-	byExport            // a watched export, of any memory
+	byHearing way = iota // what libcuda tells the kernel
+	byIPC                // the IPC handle of cuMemAlloc's memory
 	wayCount
 )
 
 func (w way) String() string {
-	return [...]string{"IPC handles", "dma-buf exports"}[w]
+	return [...]string{"requests of libcuda", "IPC handles"}[w]
 }
 
 // verdict is what is known of a way.
@@ -50,19 +46,30 @@ const (
 	wrong
 )
 
+// trials are those of one way on one GPU.
+type trials struct {
+	verdict atomic.Int32
+	now     atomic.Pointer[trial] // nil: none is under way
+	failed  atomic.Int32          // trials that had memory
+}
+
+// trial is one under way, by a thread.
+type trial struct {
+	thread int
+	done   chan struct{}
+}
+
+func (t *trials) of() verdict { return verdict(t.verdict.Load()) }
+
 // proof has the verdicts for one GPU.
-type proof struct {
-	verdicts [wayCount]atomic.Int32
-	tried    [wayCount]atomic.Bool // on memory of our own, of which there is one for each way
-}
+type proof [wayCount]trials
 
-func (p *proof) of(w way) verdict { return verdict(p.verdicts[w].Load()) }
-
-func (p *proof) set(w way, v verdict) {
-	if p.verdicts[w].Swap(int32(v)) != int32(v) && v == wrong {
-		log.Warnf("this NVIDIA driver differs from those that are known: its %v do not lead to the memory, and are not used", w)
-	}
-}
+const (
+	ownSize    = 2 << 20 // an object of its own
+	trialLimit = 5 * time.Second
+	maxTrials  = 4  // each leaves its memory
+	lineSize   = 64 // bytes that are compared at one offset
+)
 
 // proofOf gives the proof of a GPU. The caller holds process.mu.
 func proofOf(gpu cuda.PCIAddress) *proof {
@@ -75,108 +82,99 @@ func proofOf(gpu cuda.PCIAddress) *proof {
 	return process.proofs[gpu]
 }
 
-// errDiffers is for an extent that is not the memory's.
-func errDiffers(w way, at uint64) error {
-	return fmt.Errorf("this NVIDIA driver differs from those that are known: its %v do not lead to the memory at %#x; load gdrdrv: %w", w, at, unix.ENOTSUP)
-}
-
-// confirm returns nil where e, as w has found it, begins at the page. m describes the page's
-// memory.
-func (f *finder) confirm(w way, page uint64, m cuda.MemoryInfo, e extent) error {
-	if m.Legacy && w == byExport && f.agree(page, m, e) {
-		return nil
+// proven reports whether a way leads to the memory of a GPU. That is tried once; other threads wait. A
+// thread that a hook of CUDA's calls has led back here does not.
+func (s *session) proven(g *gpu, w way) bool {
+	t := &g.proof[w]
+	if v := t.of(); v != untried {
+		return v == right
 	}
-	if f.gpu.proof.of(w) == untried {
-		f.tryOnOwn(w)
-	}
-	switch f.gpu.proof.of(w) {
-	case right:
-		if m.Legacy && w == byExport {
-			f.agree(page, m, e) // a difference is the handle's now
+	mine := &trial{unix.Gettid(), make(chan struct{})}
+	if t.now.CompareAndSwap(nil, mine) {
+		if t.of() == untried {
+			s.try(g, w)
 		}
-		return nil
-	case wrong:
-		return errDiffers(w, page)
+		t.now.Store(nil)
+		close(mine.done)
+	} else if other := t.now.Load(); other != nil && other.thread != mine.thread {
+		select {
+		case <-other.done:
+		case <-time.After(trialLimit):
+		}
 	}
-	at := max(page, m.Start)
-	e, _ = e.shifted(int64(at - page))
-	same, err := f.compare(e, at, min(lineSize, m.End()-at))
-	if err == nil && !same {
-		err = errDiffers(w, page)
-	}
-	return err
+	return t.of() == right
 }
 
-// agree notes whether the IPC handle gives the extent that an export gave. Where they
-// differ, or there is no handle, nothing is known of the export.
-func (f *finder) agree(page uint64, m cuda.MemoryInfo, seen extent) bool {
-	if f.gpu.proof.of(byIPC) == wrong {
-		return false
-	}
-	e, err := f.findByIPC(page, m)
-	if err != nil {
-		log.Debugf("cuIpcGetMemHandle: %v", err)
-		return false
-	}
-	if e == seen {
-		f.gpu.proof.set(byIPC, right)
-		f.gpu.proof.set(byExport, right)
+// provenAny reports whether what is heard leads to the memory of any GPU. It tries one, if possible one
+// that has a primary context.
+func (s *session) provenAny() bool {
+	if process.proven.Load() {
 		return true
 	}
-	if f.gpu.proof.of(byExport) == right {
-		f.gpu.proof.set(byIPC, wrong)
+	n := 0
+	for i := range s.devices() {
+		if s.cuda.HasPrimary(i) {
+			n = i
+			break
+		}
 	}
-	return false
+	g, err := s.gpu(n)
+	return err == nil && s.proven(g, byHearing)
 }
 
-// ownSize is the size in bytes of our own memory: a few pages of the CPU's, in an object
-// that others share.
-const ownSize = 256 << 10
-
-// tryOnOwn finds out whether a way is right, on memory of our own. It leaves the verdict
-// untried where no such memory is to be had, the way fails with an error, or another thread is at it.
-func (f *finder) tryOnOwn(w way) {
-	if f.gpu.proof.tried[w].Swap(true) {
-		return
-	}
-	addr, err := f.cuda.MemAlloc(ownSize)
+// try finds the verdict. If there is no memory for that, there is none yet.
+func (s *session) try(g *gpu, w way) {
+	t := &g.proof[w]
+	err := s.cuda.WithPrimary(g.ordinal, func(in *cuda.Driver) error {
+		addr, err := in.MemAlloc(ownSize)
+		if err != nil {
+			return err
+		}
+		same, err := s.showsOwn(in, g, w, addr)
+		if err != nil && t.failed.Add(1) < maxTrials {
+			return err
+		}
+		v := wrong
+		if same {
+			v = right
+		}
+		t.verdict.Store(int32(v))
+		switch {
+		case w == byHearing && same:
+			process.proven.Store(true)
+		case w == byHearing:
+			s.ears.Stop()
+		}
+		if v == wrong && err == nil {
+			log.Warnf("this NVIDIA driver differs from those that are known: its %v do not lead to the memory, and are not used", w)
+		}
+		return err
+	})
 	if err != nil {
-		log.Debugf("no memory to try the driver's %v on: %v", w, err)
-		f.gpu.proof.tried[w].Store(false)
-		return
-	}
-	m, err := f.cuda.MemoryAt(addr)
-	if err != nil {
-		log.Debugf("memory of the library's own at %#x: %v", addr, err)
-		return
-	}
-	page := addr &^ (hostPage - 1)
-	if seen, err := f.findByExport(page); err == nil && f.agree(page, m, seen) {
-		return
-	}
-	same, err := f.showsOwn(w, m, addr)
-	switch {
-	case err != nil:
-		log.Debugf("the driver's %v, tried on memory of the library's own: %v", w, err)
-	case same:
-		f.gpu.proof.set(w, right)
-	default:
-		f.gpu.proof.set(w, wrong)
+		log.Debugf("the driver's %v could not be tried: %v", w, err)
 	}
 }
 
-// showsOwn writes random bytes at several offsets in our own memory at addr, and reports
-// whether the extents that w finds for them show them.
-func (f *finder) showsOwn(w way, m cuda.MemoryInfo, addr uint64) (bool, error) {
+// showsOwn reports whether a way leads to our own memory at addr: it shows random bytes at several offsets.
+func (s *session) showsOwn(in *cuda.Driver, g *gpu, w way, addr uint64) (same bool, err error) {
+	e, err := s.ownExtent(in, g, w, addr)
+	if err != nil {
+		return false, err
+	}
+	object, err := g.duplicate(e)
+	if err != nil {
+		return false, err
+	}
+	defer func() { err = errors.Join(err, g.free(object)) }()
 	for _, off := range []uint64{0, hostPage + 64, ownSize/2 + 3<<12 - 64, ownSize - 64} {
 		want := make([]byte, lineSize)
 		for i := 0; i < len(want); i += 8 {
 			binary.NativeEndian.PutUint64(want[i:], rand.Uint64())
 		}
-		if err := f.cuda.WriteOut(addr+off, want); err != nil {
+		if err := in.WriteOut(addr+off, want); err != nil {
 			return false, err
 		}
-		got, err := f.readBy(w, m, addr+off, lineSize)
+		got, err := g.read(object, e.offset+off, lineSize)
 		if err != nil || !bytes.Equal(got, want) {
 			return false, err
 		}
@@ -184,67 +182,24 @@ func (f *finder) showsOwn(w way, m cuda.MemoryInfo, addr uint64) (bool, error) {
 	return true, nil
 }
 
-// readBy reads n bytes at an address of our own memory, through a window of the extent that w
-// finds.
-func (f *finder) readBy(w way, m cuda.MemoryInfo, at, n uint64) (_ []byte, err error) {
-	e, err := f.findBy(w, at&^(hostPage-1), m)
-	if err != nil {
-		return nil, err
-	}
-	object, err := f.gpu.duplicate(e)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, f.gpu.free(object)) }()
-	return f.gpu.read(object, e.offset+at%hostPage, n)
-}
-
-// findBy is find by one way.
-func (f *finder) findBy(w way, page uint64, m cuda.MemoryInfo) (extent, error) {
+// ownExtent is what a way finds for our own memory at addr.
+func (s *session) ownExtent(in *cuda.Driver, g *gpu, w way, addr uint64) (extent, error) {
 	if w == byIPC {
-		return f.findByIPC(page, m)
+		m, err := in.MemoryAt(addr)
+		if err != nil {
+			return extent{}, err
+		}
+		return (&finder{cuda: in}).findByIPC(addr, m)
 	}
-	return f.findByExport(page)
-}
-
-// lineSize is the number of bytes that are compared at one offset.
-const lineSize = 64
-
-// compare reports whether the first n bytes of an extent can be those at an address of the
-// caller's. Anybody may be writing them meanwhile. So they are read through a window and
-// by the GPU's copy in turns. They differ only where a word was the same in all reads of
-// one side, and the same in all reads of the other, and is not the same in both.
-func (f *finder) compare(e extent, addr, n uint64) (same bool, err error) {
-	object, err := f.gpu.duplicate(e)
-	if err != nil {
-		return false, err
+	h, entries := s.ears.At(addr, addr+ownSize)
+	if !h.Heard || len(entries) != 1 {
+		return extent{}, errUnheard
 	}
-	defer func() { err = errors.Join(err, f.gpu.free(object)) }()
-	const rounds = 8
-	var mapped, copied [rounds][]byte
-	for i := range rounds {
-		if mapped[i], err = f.gpu.read(object, e.offset, n); err != nil {
-			return false, err
-		}
-		copied[i] = make([]byte, n)
-		if err = f.cuda.ReadBack(copied[i], addr); err != nil {
-			return false, err
-		}
-		if bytes.Equal(mapped[i], copied[i]) {
-			return true, nil
-		}
+	e := entries[0]
+	if of, err := s.gpuOfEntry(h, e); err != nil || of != g {
+		return extent{}, fmt.Errorf("memory of the GPU at %v is not heard to be that: %w", g.at, errors.Join(errUnheard, err))
 	}
-	for at := uint64(0); at < n; at += 8 {
-		end := min(at+8, n)
-		steady := true
-		for i := 1; i < rounds; i++ {
-			steady = steady && bytes.Equal(mapped[i][at:end], mapped[0][at:end]) && bytes.Equal(copied[i][at:end], copied[0][at:end])
-		}
-		if steady && !bytes.Equal(mapped[0][at:end], copied[0][at:end]) {
-			return false, nil
-		}
-	}
-	return true, nil
+	return extent{client: handle(e.Client), object: handle(e.Object), offset: e.Offset + addr - e.Base}, nil
 }
 
 // read reads n bytes of an object of our client, through a window of their page.

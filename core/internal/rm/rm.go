@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"sync/atomic"
 
 	"gdrapi/core/backend"
 	"gdrapi/core/cuda"
@@ -28,9 +29,9 @@ var hostPage = uint64(unix.Getpagesize())
 
 // Backend is the rm backend.
 type Backend struct {
-	// Watch shows which memory object an address lies in. Without it (nil) the
-	// backend finds objects in other ways.
-	Watch Watch
+	// Ears hear which memory object an address lies in. Without them (nil) the backend
+	// asks CUDA.
+	Ears Ears
 	// Named is true where the user asked for this backend by name. Else it does not open
 	// where a GPU is coherent with the CPU.
 	Named bool
@@ -50,14 +51,18 @@ func (b Backend) Open() (backend.Session, error) {
 		return nil, err
 	}
 	noCUDA := err
-	coherent, err := probe(cu)
+	coherent, version, err := probe(cu)
 	if err != nil {
 		return nil, err
 	}
 	if coherent && !b.Named {
 		return nil, errCoherent
 	}
-	return &session{cuda: cu, noCUDA: noCUDA, watch: b.Watch, onCoherent: coherent}, nil
+	if b.Ears == nil {
+		b.Ears = deaf{}
+	}
+	b.Ears.Listen(version)
+	return &session{cuda: cu, noCUDA: noCUDA, ears: b.Ears, version: version, onCoherent: coherent}, nil
 }
 
 func access(path string) error { return unix.Access(path, unix.R_OK|unix.W_OK) }
@@ -86,13 +91,13 @@ func shown(cu *cuda.Driver) map[cuda.PCIAddress]bool {
 // coherent: a GPU of this machine is coherent with the CPU. probe asks only what the driver
 // knows with no GPU opened: the first open of a GPU's device may initialise the GPU, which
 // takes seconds.
-func probe(cu *cuda.Driver) (coherent bool, err error) {
+func probe(cu *cuda.Driver) (coherent bool, v Version, err error) {
 	if hostPage > gpuPage {
-		return false, fmt.Errorf("the kernel's pages are of %d bytes, and the GPU's of %d: %w", hostPage, gpuPage, unix.ENOTSUP)
+		return false, v, fmt.Errorf("the kernel's pages are of %d bytes, and the GPU's of %d: %w", hostPage, gpuPage, unix.ENOTSUP)
 	}
 	c, err := newClient()
 	if err != nil {
-		return false, err
+		return false, v, err
 	}
 	defer func() {
 		if err := sys.CloseOwn(c.fd, c.file); err != nil {
@@ -102,20 +107,22 @@ func probe(cu *cuda.Driver) (coherent bool, err error) {
 	// A sandbox may filter DUP_OBJECT out, the one request of a pin that CUDA starts without. The
 	// driver has no object 0 to duplicate.
 	if err := do(c, "DUP_OBJECT", nrDup, &dupArgs{client: c.root, parent: c.root, clientSource: c.root}, nil); err != nil {
-		return false, err
+		return false, v, err
 	}
 	cards, err := c.cards()
 	if err != nil {
-		return false, err
+		return false, v, err
 	}
 	err = c.anyUsable(cards, access, func() map[cuda.PCIAddress]bool { return shown(cu) })
-	return slices.ContainsFunc(cards, c.isCoherent), err
+	return slices.ContainsFunc(cards, c.isCoherent), c.version(), err
 }
 
 type session struct {
 	cuda       *cuda.Driver // nil: noCUDA says why
 	noCUDA     error
-	watch      Watch   // nil: none
+	ears       Ears
+	version    Version // the driver's
+	listens    atomic.Bool
 	onCoherent bool    // Open has seen a GPU that is coherent with the CPU
 	client     *client // nil before the first pin; process.mu guards it
 }
@@ -141,21 +148,47 @@ func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
 	if s.cuda == nil {
 		return nil, fmt.Errorf("memory is pinned by its address only where CUDA is; pass a descriptor to gdr_pin_fd, or install CUDA's driver: %w (%v)", unix.ENOTSUP, s.noCUDA)
 	}
-	var p *pin
+	p, err := s.pinHeard(b, req.Flags)
+	if !errors.Is(err, errUnheard) {
+		if err == nil {
+			s.cuda.SyncMemops(req.Own())
+			b.count("heard", &pinsHeard)
+		}
+		return orNil(p, err)
+	}
+	log.Debugf("%d bytes at %#x: %v", b.end-b.first, b.first, err)
+	h, _ := s.ears.At(b.first, b.end)
 	addr, size := req.Sought()
-	err := s.cuda.OnMemory(addr, size, func(m cuda.MemoryInfo, at uint64) (err error) {
+	err = s.cuda.OnMemory(addr, size, func(m cuda.MemoryInfo, at uint64) (err error) {
 		b := b
 		b.memory, b.asked = m, at
 		p, err = s.pin(b, req)
 		return err
 	})
+	if err == nil {
+		p.keep(h)
+		b.count("asked for", &pinsAsked)
+	}
+	return orNil(p, err)
+}
+
+// orNil is p, or a nil backend.Pin with err.
+func orNil(p *pin, err error) (backend.Pin, error) {
 	if err != nil {
 		return nil, err
 	}
 	return p, nil
 }
 
-// pin pins a buffer.
+// checkFlags refuses what a GPU cannot do.
+func (g *gpu) checkFlags(flags uint32) error {
+	if (g.coherent || g.soc) && flags&backend.PinForcePCIe != 0 {
+		return fmt.Errorf("the rm backend cannot force a mapping through PCIe on a GPU that is coherent with the CPU: %w", unix.EINVAL)
+	}
+	return nil
+}
+
+// pin pins a buffer that CUDA is asked for.
 func (s *session) pin(b buffer, req backend.PinRequest) (*pin, error) {
 	if !b.memory.Legacy && b.last >= min(b.memory.MappingEnd(), b.memory.End()) {
 		if err := s.checkLast(&b); err != nil {
@@ -166,12 +199,12 @@ func (s *session) pin(b buffer, req backend.PinRequest) (*pin, error) {
 	if err != nil {
 		return nil, err
 	}
-	if (g.coherent || g.soc) && req.Flags&backend.PinForcePCIe != 0 {
-		return nil, fmt.Errorf("the rm backend cannot force a mapping through PCIe on a GPU that is coherent with the CPU: %w", unix.EINVAL)
+	if err := g.checkFlags(req.Flags); err != nil {
+		return nil, err
 	}
-	p := &pin{gpu: g, cuda: s.cuda, first: b.first, size: b.end - b.first, memory: b.memory, asked: b.asked}
+	p := &pin{gpu: g, ears: s.ears, first: b.first, size: b.end - b.first}
 	p.context, err = s.cuda.KeepMemory(b.memory, b.asked, func(in *cuda.Driver) (err error) {
-		f := finder{cuda: in, watch: s.watch, gpu: g}
+		f := finder{cuda: in, session: s, gpu: g}
 		if p.extents, err = f.extents(b); err == nil {
 			in.SyncMemops(req.Own())
 		}
@@ -243,14 +276,11 @@ func (s *session) Version() (int, int) {
 // pin is a range of GPU pages. While it is mapped, it has windows.
 type pin struct {
 	gpu         *gpu
-	cuda        *cuda.Driver  // nil: imported
-	context     *cuda.Primary // nil: somebody else keeps a context of the memory
+	ears        Ears          // nil: imported
+	context     *cuda.Primary // nil: none, or somebody else keeps a context of the memory
 	first, size uint64        // whole GPU pages
 	extents     []extent      // in objects of our client
 	windows     []window
-
-	memory cuda.MemoryInfo // of the address asked; empty: imported
-	asked  uint64
 }
 
 // Info gives the GPU pages that are pinned, as gdrdrv does.
@@ -271,30 +301,6 @@ func (p *pin) Map(size uint64, want backend.MappingType) (uintptr, backend.Mappi
 		return 0, backend.None, errors.Join(err, sys.Munmap(va, uintptr(size)), p.closeWindows())
 	}
 	return va, got, nil
-}
-
-// moved returns EIO where CUDA has made the memory anew since the pin, at the same address
-// and with the same ID, as cuda-checkpoint does. The pin still has the old memory. All of CUDA's
-// memory has another client after that. Only memory of cuMemAlloc is asked for its client: its
-// answer takes less time than a map. Where CUDA does not answer, the program may have freed the
-// memory, which may then be mapped all the same.
-func (p *pin) moved() error {
-	if !p.memory.Legacy || p.gpu.proof.of(byIPC) != right {
-		return nil
-	}
-	m, err := p.cuda.MemoryAt(p.asked)
-	if err != nil || !m.Legacy || m.ID != p.memory.ID {
-		return nil
-	}
-	var words [16]uint32
-	err = p.cuda.WithMemory(m, p.asked, func(in *cuda.Driver) (err error) {
-		words, err = in.IPCHandle(m.Start)
-		return err
-	})
-	if now := handle(words[ipcClient]); err != nil || now == 0 || now == p.extents[0].client {
-		return nil
-	}
-	return fmt.Errorf("CUDA has made the memory at %#x anew since it was pinned, as cuda-checkpoint does: unpin before a checkpoint, and pin again after it: %w", p.asked, unix.EIO)
 }
 
 func (p *pin) Unmap() error { return p.closeWindows() }

@@ -39,6 +39,12 @@ func Identify(fd int) (id FileID, err error) {
 	return id, nil
 }
 
+// SameDevice reports whether two descriptors are of one device.
+func SameDevice(a, b int) bool {
+	var x, y unix.Stat_t
+	return unix.Fstat(a, &x) == nil && unix.Fstat(b, &y) == nil && x.Mode&unix.S_IFMT == y.Mode&unix.S_IFMT && x.Rdev == y.Rdev
+}
+
 // Shared gives the FileID of a dma-buf. Others have the file, too, and may mark it anew at any
 // time. It has an inode of its own, and is known by that.
 func Shared(fd int) (FileID, error) {

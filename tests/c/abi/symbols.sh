@@ -20,7 +20,6 @@ documented=$({
 	tests/headers.sh include/gdrapi_ext.h | cut -f 1 | while read -r name; do
 		sed -n "s/^ $name@\\(GDRAPI_EXT_[0-9]*\\) .*/$name@@\\1/p" packaging/deb/debian/libgdrapi2.symbols | grep . || echo "$name"
 	done
-	echo gdr_watch_export@@GDRAPI_PRIVATE # for other copies of the library
 } | sort -u)
 
 # tag NAME: the values of a dynamic entry, in one line.

@@ -107,9 +107,9 @@ static void stays(void *closes)
 	void *va;
 
 	catch_log();
+	g = open_or_fail();
 	start_current(&cu);
 	expect_is(cu.mem_alloc(&p, BYTES), 0);
-	g = open_or_fail();
 	expect_is(gdr_pin_buffer(g, p, BYTES, 0, 0, &b.mh), 0);
 	expect_is(gdr_map(g, b.mh, &va, BYTES), 0);
 	before = count_live();
