@@ -141,27 +141,23 @@ func (s *session) ServesAny() error {
 
 // Pin exports the host pages that the buffer touches. As the reference it ignores Token
 // and VASpace, which a dma-buf does not need.
+//
+// It asks CUDA about one byte: the caller's first, or that of the range. What else lies in the pages may
+// be freed by others meanwhile. So CUDA refuses a small allocation whose page begins in free space.
 func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
-	var p *pin
-	addr, size := req.Sought()
-	err := s.cuda.OnMemory(addr, size, func(m cuda.MemoryInfo, at uint64) (err error) {
-		p, err = s.pin(req, m, at)
-		return err
-	})
+	at, _ := req.Sought()
+	m, err := s.cuda.MemoryAt(at)
+	if errors.Is(err, unix.EINVAL) && !errors.Is(err, cuda.ErrNotInitialized) {
+		return nil, backend.NotServed{Reason: fmt.Errorf("CUDA exports no dma-buf of a page that begins in free space; set GDRCOPY_BACKEND=rm, or load gdrdrv: %w", err)}
+	}
 	if err != nil {
 		return nil, err
 	}
-	return p, nil
-}
-
-// pin is Pin by the memory m, at the address at.
-func (s *session) pin(req backend.PinRequest, m cuda.MemoryInfo, at uint64) (*pin, error) {
-	ordinal := m.Ordinal
-	dev, err := s.device(ordinal)
+	dev, err := s.device(m.Ordinal)
 	if err != nil {
 		return nil, err
 	}
-	if err := dev.check(ordinal); err != nil {
+	if err := dev.check(m.Ordinal); err != nil {
 		return nil, backend.NotServed{Reason: err}
 	}
 	first, length, ok := wholePages(req.Addr, req.Size)

@@ -60,7 +60,7 @@ func TestDevicesThatDoNotMap(t *testing.T) {
 		} {
 			req := backend.PinRequest{Addr: c.addr, Size: 8}
 			p, err := s.Pin(req)
-			require.Equal(t, c.want == unix.ENOTSUP, errors.As(err, new(backend.NotServed)))
+			require.Equal(t, c.want != nil, errors.As(err, new(backend.NotServed)))
 			if c.want == nil {
 				require.NoError(t, err)
 				require.NoError(t, p.Unpin())
