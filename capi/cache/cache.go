@@ -191,16 +191,38 @@ func (c *Cache) Close() error {
 	return nil
 }
 
+// outside calls fn, which calls CUDA, without the lock: CUDA may call the host back.
+func (c *Cache) outside(fn func() error) error {
+	c.unlock()
+	err := fn()
+	c.mu.Lock()
+	if c.closed {
+		return errClosed()
+	}
+	return err
+}
+
 // find holds a range that has the size bytes at addr. It pins one if there is none.
 func (c *Cache) find(addr, size, now uint64) (_ *kept, err error) {
-	if c.driver == nil {
-		if c.driver, err = c.of.driver(); err != nil {
-			return nil, err
+	var id uint64
+	d := c.driver
+	err = c.outside(func() (err error) {
+		if d == nil {
+			if d, err = c.of.driver(); err != nil {
+				return err
+			}
 		}
-		c.line.attribute = uint64(c.driver.PointerGetAttribute())
+		id, err = d.BufferID(addr)
+		return err
+	})
+	if d != nil && c.driver == nil {
+		c.driver = d
+		c.line.attribute = uint64(d.PointerGetAttribute())
+	}
+	if err != nil && (d == nil || c.closed) {
+		return nil, err
 	}
 	c.makeRoom(0)
-	id, err := c.driver.BufferID(addr)
 	if err != nil {
 		c.retireUseless(plan{start: addr, end: addr + 1}, false)
 		return nil, fmt.Errorf("give the address of GPU memory, not %#x: %w", addr, err)

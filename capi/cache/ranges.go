@@ -63,18 +63,28 @@ func (c *Cache) widen(p plan) plan {
 
 // add pins the range that has the bytes, and adds it.
 func (c *Cache) add(addr, size, id, now uint64) (*kept, error) {
-	p, err := c.plan(addr, size, id)
+	var p plan
+	err := c.outside(func() (err error) {
+		p, err = c.plan(addr, size, id)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
 	m, handle, err := c.pin(p)
+	if err == nil {
+		err = c.outside(func() error {
+			if c.hasID(p.start, id) && c.hasID(p.end-1, id) {
+				return nil
+			}
+			return fmt.Errorf("the memory was freed while it was being pinned: %w", unix.EINVAL)
+		})
+	}
 	if c.closed {
 		err = errClosed()
 	} else if k := c.hold(addr, size, id, now); k != nil {
 		c.end(m)
 		return k, nil // another thread has pinned it
-	} else if err == nil && (!c.hasID(p.start, id) || !c.hasID(p.end-1, id)) {
-		err = fmt.Errorf("the memory was freed while it was being pinned: %w", unix.EINVAL)
 	} else if err == nil {
 		err = c.checkCount()
 	}
