@@ -200,7 +200,8 @@ int gdr_close(gdr_t g);
  * gdr_pin_buffer - pin GPU memory so that it can be mapped
  * @g: open library
  * @addr: GPU address of the first byte
- * @size: bytes, not 0; one allocation must hold them all
+ * @size: bytes, not 0; one allocation must hold them all. On rm several may that lie
+ *        side by side, of one GPU
  * @p2p_token: CUDA's token of the allocation, or 0
  * @va_space: CUDA's address space number that belongs to the token, or 0
  * @handle: receives the pinned buffer
@@ -223,17 +224,21 @@ int gdr_close(gdr_t g);
  * and loses no capture of a CUDA stream.
  *
  * The process must have initialised CUDA, or @addr cannot be GPU memory. The
- * thread needs no current CUDA context. Where the thread has no context of that GPU
- * and nobody holds the GPU's primary context, a pin of memory of cuMemCreate or of a
- * pool makes the primary context, which takes 0.1 s on an H100, and keeps it until
- * the unpin.
+ * thread needs no current CUDA context. On rm the first pin on a GPU makes the GPU's
+ * primary context for a moment if that is not active, which takes 0.2 s on an H200.
+ * On dmabuf, and on rm if the memory is older than the first gdr_open, a pin of memory
+ * of cuMemCreate or of a pool makes it, if the thread has no context of that GPU and
+ * nobody holds the primary one, and keeps it until the unpin.
+ *
+ * Other threads may free other memory on the same pages meanwhile, if the memory on
+ * those pages was allocated after the first gdr_open (docs/rm.md).
  *
  * Returns: 0;
  * EINVAL for a @size of 0, a range that wraps, an @addr that is not GPU memory, a
  * range past its allocation, a token that gdrdrv refuses, a NULL @handle or a bad
  * @g;
- * ENOTSUP when the backend cannot map memory of this kind. On rm: memory that
- * another process allocated. On dmabuf: memory of a GPU that exports no dma-bufs;
+ * ENOTSUP when the backend cannot map memory of this kind. On dmabuf: memory of a
+ * GPU that exports no dma-bufs;
  * ENOMEM;
  * EMFILE when the process is out of file descriptors;
  * EACCES in a forked child.
