@@ -30,6 +30,7 @@
 typedef int (*ioctl_fn)(int fd, unsigned long request, ...);
 
 #define UNITS 8			/* of addresses, in a picture */
+#define FORKS 50
 #define UNIT 0x200000ull
 #define BASE 0x7f0000000000ull
 #define CLIENT 0xc1d00001u
@@ -852,7 +853,7 @@ static void test_threads(void)
 	for (uintptr_t i = 0; i < UNITS / 2; i++)
 		pthread_create(&churners[i], NULL, churn, (void *)i);
 	pthread_create(&looker, NULL, look_on, NULL);
-	for (int i = 0; i < 200; i++) {
+	for (int i = 0; i < FORKS; i++) {
 		pid_t child = fork();
 
 		if (!child) {
