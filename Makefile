@@ -12,14 +12,16 @@
 
 VERSION  := 2.6
 SONAME   := libgdrapi.so.2
-prefix   ?= /usr/local
+# PREFIX is its name in older releases of NVIDIA's GDRCopy.
+prefix   ?= $(or $(PREFIX),/usr/local)
 exec_prefix ?= $(prefix)
 libdir   ?= $(exec_prefix)/lib
 bindir   ?= $(exec_prefix)/bin
 includedir ?= $(prefix)/include
-mandir   ?= $(prefix)/share/man
-datadir  ?= $(prefix)/share
-# Recipes for NVIDIA's GDRCopy may set these, too.
+# Recipes for NVIDIA's GDRCopy may set the last three. Then what only this project installs goes to prefix no more.
+NAMED     = $(filter-out file,$(origin DESTLIB) $(origin DESTBIN) $(origin DESTINC))
+mandir   ?= $(if $(NAMED),,$(prefix)/share/man)
+datadir  ?= $(if $(NAMED),,$(prefix)/share)
 DESTLIB   = $(DESTDIR)$(libdir)
 DESTBIN   = $(DESTDIR)$(bindir)
 DESTINC   = $(DESTDIR)$(includedir)
@@ -165,17 +167,20 @@ find_file  = sed -e 's|@soname@|$(SONAME)|' -e 's|@version@|$(VERSION)|' -e "s|@
 install: lib_install vkgdr_install exes_install man_install
 lib_install vkgdr_install exes_install drv_install: | $(filter all lib vkgdr exes tools driver,$(MAKECMDGOALS))
 unbuilt = $(filter-out $(wildcard $(1)),$(1))
-ldconfig = @[ -n '$(DESTDIR)' ] || [ "$$(id -u)" -ne 0 ] || PATH="$$PATH:/sbin:/usr/sbin" $(LDCONFIG)
+# Only for a folder of the loader's.
+ldconfig = @[ -n '$(DESTDIR)' ] || [ "$$(id -u)" -ne 0 ] || { PATH="$$PATH:/sbin:/usr/sbin"; \
+	! $(LDCONFIG) -NXv 2>&1 | grep -qw '$(DESTLIB)' || $(LDCONFIG); }
 
+supp = $(if $(datadir),$(DESTDIR)$(datadir)/gdrapi)
 lib_install: | $(call unbuilt,$(LIB)) $(IN_SRC)
 	@now='$(COMMIT)'; [ ! -e $(VERSION_C) ] || [ "$$now" = unknown ] || grep -qF "(commit $$now," $(VERSION_C) || \
 		echo "$(LIB) is of commit $$(sed 's/.*(commit \([^,]*\),.*/\1/' $(VERSION_C)), and the tree is of $$now: make builds it anew" >&2
-	$(INSTALL) -d $(DESTLIB)/pkgconfig $(cmakedir) $(DESTINC) $(DESTDIR)$(datadir)/gdrapi
+	$(INSTALL) -d $(DESTLIB)/pkgconfig $(cmakedir) $(DESTINC) $(supp)
 	$(INSTALL) -m 755 $(LIB) $(DESTLIB)/
 	ln -sf libgdrapi.so.$(VERSION) $(DESTLIB)/$(SONAME)
 	ln -sf $(SONAME) $(DESTLIB)/libgdrapi.so
 	$(INSTALL) -m 644 include/gdrapi.h include/gdrapi_ext.h include/gdrconfig.h $(DESTINC)/
-	$(INSTALL) -m 644 packaging/gdrapi.supp $(DESTDIR)$(datadir)/gdrapi/
+	$(if $(supp),$(INSTALL) -m 644 packaging/gdrapi.supp $(supp)/)
 	$(call find_file,gdrapi.pc,$(DESTLIB)/pkgconfig)
 	$(call find_file,gdrapi-config.cmake,$(cmakedir))
 	$(call find_file,gdrapi-config-version.cmake,$(cmakedir))
@@ -194,11 +199,12 @@ exes_install: | $(call unbuilt,$(READY) $(GO_TOOLS))
 	$(INSTALL) -m 755 $(READY) $(GO_TOOLS) $(DESTBIN)/
 	for t in $(OLD_NAMES); do ln -sf gdrcopy_$$t $(DESTBIN)/$$t || exit 1; done
 
+man_install: MAN = $(if $(mandir),$(MANPAGES))
 man_install:
-	$(INSTALL) -d $(addprefix $(DESTDIR)$(mandir)/,$(sort $(dir $(MANPAGES))))
-	for p in $(MANPAGES); do \
+	$(if $(MAN),$(INSTALL) -d $(addprefix $(DESTDIR)$(mandir)/,$(sort $(dir $(MAN)))))
+	for p in $(MAN); do \
 		$(INSTALL) -m 644 docs/man/$$p $(DESTDIR)$(mandir)/$$p || exit 1; done
-	for p in $(MANLINKS); do \
+	for p in $(if $(MAN),$(MANLINKS)); do \
 		ln -sf "$$(readlink docs/man/$$p)" $(DESTDIR)$(mandir)/$$p || exit 1; done
 
 drv_install: | $(if $(call unbuilt,$(B)/kmod/gdrdrv.ko),driver)
@@ -207,11 +213,10 @@ drv_install: | $(if $(call unbuilt,$(B)/kmod/gdrdrv.ko),driver)
 uninstall:
 	rm -f $(addprefix $(DESTLIB)/,libgdrapi.so.$(VERSION) $(SONAME) libgdrapi.so libvkgdr.so pkgconfig/gdrapi.pc pkgconfig/vkgdr.pc)
 	rm -rf $(cmakedir)
-	rm -f $(DESTDIR)$(datadir)/gdrapi/gdrapi.supp
-	[ ! -d $(DESTDIR)$(datadir)/gdrapi ] || rmdir --ignore-fail-on-non-empty $(DESTDIR)$(datadir)/gdrapi
+	$(if $(supp),rm -f $(supp)/gdrapi.supp; [ ! -d $(supp) ] || rmdir --ignore-fail-on-non-empty $(supp))
 	rm -f $(addprefix $(DESTINC)/,gdrapi.h gdrapi_ext.h gdrconfig.h vkgdr.h)
 	rm -f $(addprefix $(DESTBIN)/,$(notdir $(TOOLS)) $(OLD_NAMES))
-	rm -f $(addprefix $(DESTDIR)$(mandir)/,$(MANPAGES) $(MANLINKS))
+	$(if $(mandir),rm -f $(addprefix $(DESTDIR)$(mandir)/,$(MANPAGES) $(MANLINKS)))
 	$(ldconfig)
 
 # What Go has fetched is read-only.

@@ -82,7 +82,7 @@ all_run() {
 
 first=$work/first
 # shellcheck disable=SC2016 # for that script
-printf '#!/bin/sh\necho "$0" >>"%s"\n' "$work/ldconfigs" >"$work/few/ldconfig"
+printf '#!/bin/sh\n[ "$1" = -NXv ] && echo "%s/lib:" || echo "$0" >>"%s"\n' "$first" "$work/ldconfigs" >"$work/few/ldconfig"
 chmod +x "$work/few/ldconfig"
 umask 077
 check "make install prefix=" copies install prefix="$first" LDCONFIG=ldconfig
@@ -144,6 +144,19 @@ check "make lib exes builds all that make install wants" built_for_install
 check "make DESTLIB= DESTBIN= DESTINC=" copies install prefix="$work/none" mandir="$work/dest/man" datadir="$work/dest/share" \
 	DESTLIB="$work/dest/lib" DESTBIN="$work/dest/bin" DESTINC="$work/dest/include"
 check "nothing lies elsewhere" test ! -e "$work/none"
+# Each of them alone: all else goes where NVIDIA's Makefile puts something, too.
+while read -r variable others; do
+	is "make install $variable=: what lies elsewhere" \
+		"$(there -n install "$variable=/x" | grep -oE '(/x)?/usr/local/[a-z]+' | grep -v ^/x | sort -u | xargs)" "$others"
+done <<'END'
+DESTLIB /usr/local/bin /usr/local/include
+DESTBIN /usr/local/include /usr/local/lib
+DESTINC /usr/local/bin /usr/local/lib
+DESTDIR
+PREFIX
+prefix
+END
+none "nor is that removed" "$(there -n uninstall DESTLIB=/x | grep share)"
 all_run "$work/dest/bin" "with NVIDIA's variables"
 check "pkg-config finds it there" env LD_LIBRARY_PATH="$driver" tests/fresh/readme.sh '' "$work/dest/lib"
 check "a version of the ABI that is not here is said" eval 'there version LIB_MINOR_VER=5 2>&1 | grep "the ABI is 2.6"'
