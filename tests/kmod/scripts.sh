@@ -377,16 +377,27 @@ is "modules-load.d" "$(settings gdrdrv.modules-load.conf)" gdrdrv
 mkdir -p "$work/dkms"/{nvidia-srv/1/source/kernel-open/nvidia,nvidia/2/source/nvidia,nvidia-current/3/source/kernel/nvidia,other/1/source/nvidia}
 for f in "$work"/dkms/*/*/source/{,kernel/,kernel-open/}nvidia; do [ ! -d "$f" ] || : >"$f/nv-p2p.h"; done
 mkdir -p "$work/dkms/nvidia-none/1/source/nvidia"
-# excluded: what DKMS is told to skip.
+cp "$here/packaging/dkms.conf" "$work/kmod/"
+printf '#!/bin/sh\n[ "$2" != 6.1 ] || echo "%s"\n' "$work/installed" >"$work/kmod/nvidia.sh"
+# excluded TREE KERNEL: what DKMS is told to skip.
 excluded() {
-	dkms_tree=$work/dkms bash -c '. "$0"; echo "${BUILD_EXCLUSIVE_KERNEL-no} $AUTOINSTALL"' "$here/packaging/dkms.conf"
+	dkms_tree=$1 kernelver=$2 bash -c '. "$0"; echo "${BUILD_EXCLUSIVE_KERNEL:-no} $AUTOINSTALL"' "$work/kmod/dkms.conf"
 }
-is "DKMS skips drivers that cannot pin persistently" "$(excluded)" "no-driver-that-pins-persistently "
+absent="no-driver-that-pins-persistently "
+mkdir "$work/installed"
+is "DKMS skips a kernel without a driver" "$(excluded /none 6.2)" "$absent"
+is "and a driver without a header" "$(excluded /none 6.1)" "$absent"
+: >"$work/installed/nv-p2p.h"
+is "or whose header has no persistent pins" "$(excluded /none 6.1; excluded "$work/dkms" 6.1)" "$absent
+$absent"
+echo '#define NVIDIA_P2P_CAP_GET_PAGES_PERSISTENT_API' >"$work/installed/nv-p2p.h"
+is "it builds for a driver that was installed without DKMS" "$(excluded /none 6.1; excluded /none 6.2)" "no yes
+$absent"
 echo '#define NVIDIA_P2P_CAP_GET_PAGES_PERSISTENT_API' >"$work/dkms/nvidia/2/source/nvidia/nv-p2p.h"
-is "where one can, it builds" "$(excluded)" "no yes"
+is "and for one by DKMS" "$(excluded "$work/dkms" 6.2)" "no yes"
 is "dkms.conf" "$(ran dkms_tree="$work/dkms" kernelver=6.1 kernel_source_dir=/k bash -c '. "$0"
 for v in PACKAGE_NAME PACKAGE_VERSION BUILT_MODULE_NAME BUILT_MODULE_LOCATION DEST_MODULE_LOCATION MAKE CLEAN AUTOINSTALL; do echo "$v=${!v}"; done
-printf "%s\n" "${BUILD_DEPENDS[@]}" | sort' "$here/packaging/dkms.conf")" 'PACKAGE_NAME=gdrdrv
+printf "%s\n" "${BUILD_DEPENDS[@]}" | sort' "$work/kmod/dkms.conf")" 'PACKAGE_NAME=gdrdrv
 PACKAGE_VERSION=2.6
 BUILT_MODULE_NAME=gdrdrv
 BUILT_MODULE_LOCATION=out/

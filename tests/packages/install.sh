@@ -228,8 +228,9 @@ recipe_alone() {
 		has_not libgdrapi2 && has_not libgdrapi-dev && has_not gdrcopy-tools && inside gdrcopy_sanity && inside tests/fresh/readme.sh
 }
 step "our packages, once more" section "Debian and Ubuntu"
-step "a recipe's packages in their place" inside 'cd build/packages/nvidia && dpkg -i gdrdrv-dkms_*.deb && dpkg -i libgdrapi_*.deb &&
-	dpkg -i gdrcopy-tests_*.deb && dpkg -i gdrcopy_*.deb'
+step "a recipe's packages in their place, as in a container" inside 'cd build/packages/nvidia && dpkg -i gdrcopy_*.deb libgdrapi_*.deb gdrcopy-tests_*.deb'
+check "apt finds nothing broken without the module" inside 'apt-get check'
+step "the recipe's module" inside 'dpkg -i build/packages/nvidia/gdrdrv-dkms_*.deb'
 check "they have the names, the library and its headers" recipe_alone
 step "our packages in the recipe's place" section "Debian and Ubuntu"
 check "they have the library's names" ours_alone

@@ -71,29 +71,33 @@ loads() {
 		"$here/run.sh" -b "$1/vm" -j "$here/job-load.sh" -t 300 6.1
 }
 
-# refused ROOT: without a driver for the kernel, no module is built.
-refused() {
-	local root=$1 log
-	mkdir -p "$root/var/lib/dkms" "$root/lib/modules/$rel" "$root/usr/src/nvidia-550.1"
-	cp "$nvidia/nv-p2p.h" "$root/usr/src/nvidia-550.1/"
-	make -s -C "$top/kmod" install DESTDIR="$root" && add "$root" gdrdrv/2.6 || return
-	! run_dkms "$root" autoinstall || return
-	log=$root/var/lib/dkms/gdrdrv/2.6/build/make.log
-	cat "$log"
-	grep -q 'install the driver' "$log"
-}
-
-# skipped ROOT: DKMS has a driver that cannot pin persistently. It does not try gdrdrv, and that
-# is no failure.
+# skipped ROOT: DKMS does not try gdrdrv, and that is no failure.
 skipped() {
-	local root=$1 src=$1/usr/src/nvidia-530.30.02 status=0
+	local root=$1 status=0
 	mkdir -p "$root/var/lib/dkms" "$root/lib/modules/$rel"
-	sed -i '/define NVIDIA_P2P_CAP_GET_PAGES_PERSISTENT_API/d' "$src/nvidia/nv-p2p.h"
-	sed -i '/^AUTOINSTALL/d' "$src/dkms.conf"
-	make -s -C "$top/kmod" install DESTDIR="$root" && add "$root" gdrdrv/2.6 && add "$root" nvidia/530.30.02 || return
+	make -s -C "$top/kmod" install DESTDIR="$root" && add "$root" gdrdrv/2.6 || return
 	run_dkms "$root" build gdrdrv/2.6 || status=$?
 	# 77 is "skipped" to the scripts that DKMS has for packages.
 	[ $status -eq 77 ] && run_dkms "$root" autoinstall
+}
+
+# old ROOT: with a driver that cannot pin persistently.
+old() {
+	local src=$1/usr/src/nvidia-530.30.02
+	mkdir -p "$1/var/lib/dkms"
+	sed -i '/define NVIDIA_P2P_CAP_GET_PAGES_PERSISTENT_API/d' "$src/nvidia/nv-p2p.h"
+	sed -i '/^AUTOINSTALL/d' "$src/dkms.conf"
+	add "$1" nvidia/530.30.02 && skipped "$1"
+}
+
+# installed ROOT: the driver is there without DKMS, as by NVIDIA's installer, with its header.
+installed() {
+	local root=$1
+	mkdir -p "$root/var/lib/dkms" "$root/lib/modules/$rel/kernel/drivers/video" "$root/usr/src/nvidia-550.163.01/nvidia"
+	cp "$out/nvidia/lib/modules/$rel/updates/dkms/nvidia.ko" "$root/lib/modules/$rel/kernel/drivers/video/" &&
+		cp "$nvidia/nv-p2p.h" "$root/usr/src/nvidia-550.163.01/nvidia/" &&
+		make -s -C "$top/kmod" install DESTDIR="$root" && add "$root" gdrdrv/2.6 && run_dkms "$root" autoinstall &&
+		test -e "$root/lib/modules/$rel/updates/dkms/gdrdrv.ko"
 }
 
 # scriptlet NAME: a script of the RPM with the module's source.
@@ -177,7 +181,9 @@ END
 driver "$out/upgrade" nvidia 550.163.01 nvidia
 check "an upgrade of the RPM builds the new module" upgrade "$out/upgrade"
 check "the new module replaces one that is in use, and one that is not" replaces "$out/upgrade"
-check "no driver for the kernel: the build says so, and fails" refused "$out/none"
+check "DKMS builds gdrdrv beside a driver without DKMS" installed "$out/run"
+mkdir "$out/none"
+check "no driver for the kernel: gdrdrv is skipped" skipped "$out/none"
 driver "$out/old" nvidia 530.30.02 nvidia
-check "a driver that cannot pin persistently: gdrdrv is skipped" skipped "$out/old"
+check "a driver that cannot pin persistently: gdrdrv is skipped" old "$out/old"
 done_testing
