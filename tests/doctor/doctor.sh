@@ -217,10 +217,44 @@ if unshare -m "$work/own_dev" true 2>/dev/null; then
 	user="unshare -m $work/own_dev"
 	check "a /dev without devices" first device-nodes '/dev/nvidiactl may not be opened: its file system is mounted with nodev' plain \
 		CUDA_SIM_FAIL=cuInit=100
+	# CUDA works on these machines, and the kernel has no driver of NVIDIA's.
+	for machine in dxg:WSL nvmap:Tegra; do
+		printf '#!/bin/sh\nmount -t tmpfs none /dev && : >/dev/%s && exec "$@"\n' "${machine%:*}" >"$work/own_dev"
+		check "${machine#*:}" first gpu "${machine#*:}" plain CUDA_SIM_DMABUF=0 CUDA_SIM_DRIVER_VERSION=12080
+	done
 	user=
 else
-	skip "a /dev without devices" "needs root, and a mount namespace"
+	skip "a /dev without devices, WSL, Tegra" "needs root, and a mount namespace"
 fi
+
+# A layer that finds CUDA's functions for the program, as for oversubscription.
+cat >"$work/layer.c" <<-'EOF'
+	#define _GNU_SOURCE
+	#include <dlfcn.h>
+	#include <stdlib.h>
+	#include <string.h>
+	static void *real(void *lib, const char *name)
+	{
+		void *(*f)(void *, const char *) = dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.34");
+		return (f ? f : (void *(*)(void *, const char *))dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.2.5"))(lib, name);
+	}
+	static void *cuda;
+	static int alloc(void **p, size_t n)
+	{
+		if (getenv("CRASH")) abort();
+		return ((int (*)(void **, size_t, unsigned))real(cuda, "cuMemAllocManaged"))(p, n, 1);
+	}
+	void *dlsym(void *lib, const char *name)
+	{
+		if (strcmp(name, "cuMemAlloc_v2")) return real(lib, name);
+		cuda = lib;
+		return alloc;
+	}
+EOF
+$cc -shared -fPIC -w -o "$work/libvgpu.so" "$work/layer.c" -ldl
+check "a layer that makes memory managed" first preload "managed.*LD_PRELOAD=$work/libvgpu\.so \(HAMi\)" plain LD_PRELOAD="$work/libvgpu.so"
+check "a layer that crashes" first trial 'crashed' plain LD_PRELOAD="$work/libvgpu.so" CRASH=1
+check "is not this project's to mend" printed "do: Try it without LD_PRELOAD=$work/libvgpu\.so \(HAMi\): if it runs then"
 
 # An NVML of one GPU that has all that makes mapping hard.
 fake libnvidia-ml.so.1 '#include <string.h>

@@ -366,14 +366,11 @@ func said(t facts.Trial) string {
 
 func (e *examination) trialAdvice(t facts.Trial) string {
 	const report = "Please report it, with the output of gdrcopy_doctor --json."
-	preload := e.Env["LD_PRELOAD"]
 	switch {
 	case t.Died != "" && t.Of.Edited:
 		return "Put the file in its place as it was built: an editor of programs, such as patchelf, has changed this one. If that crashes, too: " + lowerFirst(report)
-	case t.Died != "" && preload != "" && preload != t.Of.Path:
-		return "Try it without LD_PRELOAD=" + preload + ". If it crashes then, too: " + lowerFirst(report)
 	case t.Died != "":
-		return report
+		return cmp.Or(e.withoutLayers(report), report)
 	}
 	switch t.Step {
 	case "dlopen":
@@ -385,7 +382,7 @@ func (e *examination) trialAdvice(t facts.Trial) string {
 	case "cuMemAlloc":
 		return "The GPU's memory is full, or another process has the GPU for itself: look at nvidia-smi."
 	case "gdr_pin_buffer", "gdr_map":
-		return strings.TrimSpace("Do what the library says. " + e.see("confidential-computing", "mig", "vgpu", "bar1"))
+		return strings.TrimSpace("Do what the library says. " + e.see("preload", "confidential-computing", "mig", "vgpu", "bar1"))
 	}
 	return report
 }

@@ -87,7 +87,7 @@ func Examine(f facts.Facts) Report {
 		e.add(e.library())
 	}
 	for _, rule := range []func() []Finding{
-		e.gpu, e.limits, e.environment, e.container, e.driver, e.nodes, e.cuda, e.attributes,
+		e.gpu, e.limits, e.environment, e.preload, e.container, e.driver, e.nodes, e.cuda, e.attributes,
 		e.memory, e.mig, e.vgpu, e.confidential, e.bar1, e.backends,
 	} {
 		e.add(rule())
@@ -197,12 +197,22 @@ func (e *examination) noGPU() Finding {
 	f := Finding{ID: "gpu", Status: Fail, Cause: "There is no NVIDIA GPU here.", Advice: "Run this on a machine with an NVIDIA GPU."}
 	if e.inContainer() {
 		f.Cause = fmt.Sprintf("This %s container sees no NVIDIA GPU.", e.Container)
-		f.Advice = giveGPU
+		f.Advice = e.giveGPU()
 	}
 	return f
 }
 
+// apptainer is Container of Apptainer and Singularity.
+const apptainer = "Apptainer"
+
 // giveGPU is how a container gets a GPU.
+func (e *examination) giveGPU() string {
+	if e.Container == apptainer {
+		return "Start the container with --nv: apptainer exec --nv."
+	}
+	return giveGPU
+}
+
 const giveGPU = "Give the container the GPU: docker run --gpus all, podman run --device nvidia.com/gpu=all, in Kubernetes the resource nvidia.com/gpu. A sandbox or chroot: the machine's own /dev (bwrap --dev-bind /dev /dev, PrivateDevices=no of systemd)."
 
 // tried says on which GPUs and on which memory all went well.

@@ -97,6 +97,12 @@ func (s *scene) noDriver() {
 	s.NVML = facts.NVML{Error: "cannot load NVML"}
 }
 
+// noNodes takes away what of the driver is in the kernel: CUDA works without.
+func (s *scene) noNodes() {
+	s.Driver, s.Nodes, s.GPUs = facts.Driver{}, nil, nil
+	s.backend("rm").Error, s.backend("rm").Errno = "/dev/nvidiactl does not open", "ENOENT"
+}
+
 // oldModule has gdr_open take gdrdrv of that version.
 func (s *scene) oldModule(version string) {
 	s.gdrdrvNode()
@@ -207,6 +213,13 @@ var causes = []struct {
 	// gpu
 	{"WSL", broken, func(s *scene) { s.noDriver(); s.WSL = true }, "gpu", Fail, "WSL", "Linux itself"},
 	{"Tegra", broken, func(s *scene) { s.noDriver(); s.Tegra = true }, "gpu", Fail, "shares the CPU's memory", "cudaHostAlloc"},
+	{"WSL, where CUDA works", broken, func(s *scene) { s.noNodes(); s.WSL = true }, "gpu", Fail, "WSL", "Linux itself"},
+	{"Tegra, where CUDA works", broken, func(s *scene) { s.noNodes(); s.Tegra = true }, "gpu", Fail, "Tegra, Jetson", "cudaHostAlloc"},
+	{"Tegra with a display's driver", broken, func(s *scene) {
+		s.Tegra, s.CUDA.Path = true, "/usr/lib/aarch64-linux-gnu/tegra/libcuda.so.1.1"
+		s.backend("rm").Errno, s.backend("rm").Error = "ENODEV", "the NVIDIA display driver of this Tegra has no GPU that computes"
+	}, "gpu", Fail, "Tegra, Jetson", "cudaHostAlloc"},
+	{"Apptainer without the machine's nodes", broken, func(s *scene) { s.noDriver(); s.Container = apptainer }, "gpu", Fail, "this Apptainer container", "apptainer exec --nv"},
 	{"container without the GPU", broken, func(s *scene) { s.noDriver(); s.Container = "Podman" }, "gpu", Fail, "is 1 NVIDIA GPU, but this Podman container", "itself: give the container the GPU: docker run --gpus all"},
 	{"vfio", broken, func(s *scene) { s.noDriver(); s.GPUs[0].Driver = "vfio-pci" }, "gpu", Fail, "The driver vfio-pci has 1 NVIDIA GPU", "in that machine"},
 	{"vfio beside NVIDIA's driver", broken, func(s *scene) { s.init(100); s.GPUs[0].Driver = "vfio-pci" }, "gpu", Fail, "The driver vfio-pci has", pci},
@@ -224,6 +237,12 @@ var causes = []struct {
 	{"CUDA starts", healthy, nil, "cuda", OK, "CUDA 13.0 starts, with 1 device.", ""},
 	{"the stub by its error", broken, func(s *scene) { s.CUDA.Path = "/opt/libcuda.so"; s.init(34) }, "cuda", Fail, "/opt/libcuda.so is the toolkit's stub", "LD_LIBRARY_PATH"},
 	{"no libcuda in a container", broken, func(s *scene) { s.CUDA = facts.CUDA{Load: "not found"}; s.Container = "Docker" }, "cuda", Fail, "in this container. Not found.", "NVIDIA_DRIVER_CAPABILITIES=compute,utility"},
+	{"Apptainer without --nv", broken, func(s *scene) {
+		s.Container, s.CUDA, s.NVML = apptainer, facts.CUDA{Load: "not found"}, facts.NVML{Error: "cannot load NVML"}
+	}, "cuda", Fail, "Apptainer lends the machine's with --nv. Not found.", "apptainer exec --nv"},
+	{"a crash of CUDA beside a layer", broken, func(s *scene) {
+		s.CUDA, s.Preload = facts.CUDA{Died: "it crashed (SIGSEGV)"}, []string{"/usr/local/vgpu/libvgpu.so"}
+	}, "cuda", Fail, "it crashed", "without /etc/ld.so.preload=/usr/local/vgpu/libvgpu.so (HAMi): if"},
 	{"no libcuda", broken, func(s *scene) { s.CUDA = facts.CUDA{Load: "libcuda.so.1: no such file"} }, "cuda", Fail, "does not load. libcuda.so.1: no such file.", "libcuda1 on Debian"},
 	{"no device in a container", broken, func(s *scene) { s.init(100); s.Container = "Docker" }, "cuda", Fail, "no device (100)", "systemd"},
 	{"no device", broken, func(s *scene) { s.init(100) }, "cuda", Fail, "no device (100)", "nvidia-smi"},
@@ -246,6 +265,10 @@ var causes = []struct {
 	{"no access", dead, func(s *scene) {
 		*s.node("/dev/nvidia0") = facts.Node{Path: "/dev/nvidia0", Exists: true, Kind: "device", Mode: "0660", Owner: "0:44", Access: "permission denied"}
 	}, "device-nodes", Fail, "permission denied (mode 0660, owner 0:44)", "NVreg_DeviceFileMode=0666"},
+	{"a security module, in a container", dead, func(s *scene) {
+		s.node("/dev/nvidiactl").Access, s.Container, s.Label = "permission denied", "Podman", "system_u:system_r:container_t:s0"
+	}, "device-nodes", Fail, "a security module (SELinux, AppArmor) refuses, which has the label system_u:system_r:container_t:s0 for", "podman run or docker run --security-opt label=disable"},
+	{"a security module, in a service", dead, func(s *scene) { s.node("/dev/nvidia0").Access = "permission denied" }, "device-nodes", Fail, "its mode (0666) lets everybody, and a security module", "grep -i denied"},
 	{"a mount without devices", dead, func(s *scene) { s.node("/dev/nvidia0").Access = facts.NoDev }, "device-nodes", Fail, "mounted with nodev", "--dev-bind"},
 	{"rules of a job", dead, func(s *scene) { s.node("/dev/nvidia0").Access = denied }, "device-nodes", Fail, "device rules of this job or service", "--gres=gpu:1 of Slurm"},
 	{"a /dev of its own", dead, func(s *scene) { s.node("/dev/nvidiactl").Exists, s.Container = false, "sandbox" }, "device-nodes", Fail, "no /dev/nvidiactl", "the machine's own /dev"},
@@ -269,6 +292,9 @@ var causes = []struct {
 	{"node is a file, and the module is asked for", asked("gdrdrv"), func(s *scene) { s.gdrdrvNode().Kind = "file" }, "backend-gdrdrv", Fail, "is a file", "Leave it there"},
 	{"node without module", asked("gdrdrv"), func(s *scene) { s.gdrdrvNode(); s.backend("gdrdrv").Errno = "ENXIO" }, "backend-gdrdrv", Fail, "the module is not loaded", "modprobe gdrdrv"},
 	{"node that the container may not open", asked("gdrdrv"), func(s *scene) { s.gdrdrvNode(); s.backend("gdrdrv").Errno = "EPERM" }, "backend-gdrdrv", Fail, "may not open", "Let it pass"},
+	{"node that a security module closes", asked("gdrdrv"), func(s *scene) {
+		s.gdrdrvNode().Mode, s.node("/dev/gdrdrv").Access, s.Container = "0666", "permission denied", "Docker"
+	}, "backend-gdrdrv", Fail, "/dev/gdrdrv may not be used: its mode (0666)", "apparmor=unconfined"},
 	{"node that rules leave out of a container", asked("gdrdrv"), func(s *scene) { s.gdrdrvNode().Access, s.Container = denied, "Docker" }, "backend-gdrdrv", Fail, "device rules of this container", "mount the node alone is not enough"},
 	{"module of another version", asked("gdrdrv"), func(s *scene) {
 		s.gdrdrvNode()
@@ -326,6 +352,9 @@ var causes = []struct {
 	{"a crash beside a preload", healthy, func(s *scene) {
 		s.Trials[0].Died, s.Env["LD_PRELOAD"] = "it crashed (SIGSEGV)", "/x/libtool.so"
 	}, "trial", Fail, "was tried", "Try it without LD_PRELOAD=/x/libtool.so. If it crashes then, too: please report it"},
+	{"a crash beside a layer", healthy, func(s *scene) {
+		s.Trials[0].Died, s.Preload = "it crashed (SIGSEGV)", []string{"/x/libnvshare.so"}
+	}, "trial", Fail, "was tried", "Try it without /etc/ld.so.preload=/x/libnvshare.so (nvshare): if it runs then, the crash is a matter of that layer"},
 	{"a crash of a file that was edited", healthy, func(s *scene) { s.Trials[0].Died, s.Trials[0].Of.Edited = "it crashed (SIGSEGV)", true }, "trial", Fail, "was tried", "as it was built"},
 	{"trial", healthy, nil, "trial", OK, "all well on rm", ""},
 	{"no backend", broken, nil, "trial", Fail, "It failed at gdr_open: NULL. The library says: gdr_open: no backend opens (errno 19)", "line backend-rm"},
@@ -340,6 +369,15 @@ var causes = []struct {
 		*s.backend("rm") = facts.Backend{Name: "rm", Died: "it crashed"}
 		*s.backend("gdrdrv") = facts.Backend{Name: "gdrdrv"}
 	}, "environment", Fail, "GDRCOPY_BACKEND=rm forces a backend that does not open here, and gdrdrv would", "takes gdrdrv"},
+
+	// preload
+	{"a preload that harms nothing", healthy, func(s *scene) { s.Env["LD_PRELOAD"] = "/x/libgdrapi.so.2 /x/libtool.so" }, "preload", OK, "has LD_PRELOAD=/x/libtool.so.", ""},
+	{"a layer that makes memory managed", healthy, func(s *scene) {
+		s.Trials[0].Step, s.Preload = "gdr_pin_buffer", []string{"/usr/local/vgpu/libvgpu.so"}
+	}, "preload", Fail, "/etc/ld.so.preload=/usr/local/vgpu/libvgpu.so (HAMi) changes it", "gdr_mem_alloc"},
+	{"managed memory by something unknown", healthy, func(s *scene) {
+		s.Trials[0].Step, s.Trials[0].Log = "gdr_pin_buffer", []string{"ERR:  0x7f is managed memory, which moves"}
+	}, "preload", Fail, "something between this program and CUDA changes it", "gdr_mem_alloc"},
 
 	// bar1
 	{"BAR1", healthy, nil, "bar1", OK, "of 262144 MiB of BAR1 261120 MiB are free", ""},

@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"cmp"
 	"fmt"
 	"path"
 	"slices"
@@ -26,7 +27,7 @@ const (
 
 // gpu says which GPUs there are, and which kinds of machine no backend serves.
 func (e *examination) gpu() []Finding {
-	driven := e.Driver.Version != "" || e.node("/dev/nvidiactl").Exists || len(e.CUDA.Devices) > 0
+	inKernel := e.Driver.Version != "" || e.node("/dev/nvidiactl").Exists
 	lent := len(e.GPUs) > 0 && len(e.CUDA.Devices) == 0 &&
 		!slices.ContainsFunc(e.GPUs, func(g facts.GPU) bool { return !strings.HasPrefix(g.Driver, "vfio") })
 	switch {
@@ -36,19 +37,19 @@ func (e *examination) gpu() []Finding {
 	case lent:
 		return one("gpu", e.cause(), fmt.Sprintf("The driver %s has %s, to lend it to a virtual machine. NVIDIA's driver does not.", e.GPUs[0].Driver, plural(len(e.GPUs), "NVIDIA GPU")),
 			"Run this in that machine. To have the GPU here: echo "+e.GPUs[0].PCI+" >/sys/bus/pci/drivers/"+e.GPUs[0].Driver+"/unbind as root, keep its ID from vfio-pci (ids= in /etc/modprobe.d), then modprobe nvidia.")
-	case driven:
-	case e.WSL:
-		return one("gpu", e.cause(), "This is Linux on Windows (WSL). The GPU is reached through Windows, and its memory cannot be mapped.",
+	case e.WSL && !inKernel:
+		return one("gpu", e.cause(), "This is Linux on Windows (WSL). CUDA reaches the GPU through Windows, and GPU memory cannot be mapped.",
 			"Use Linux itself. Here programs do without libgdrapi.")
-	case e.Tegra:
-		return one("gpu", e.cause(), "This GPU (Tegra, Jetson) shares the CPU's memory.",
+	case e.Tegra && (!inKernel || !e.worked && e.isSaid("display driver of this Tegra")):
+		return one("gpu", e.cause(), "This GPU (Tegra, Jetson) shares the CPU's memory, and has no driver that maps it.",
 			"Allocate memory with cudaHostAlloc: the CPU and the GPU both see it, and libgdrapi is not needed.")
+	case inKernel || len(e.CUDA.Devices) > 0:
 	case e.Nouveau:
 		return one("gpu", e.cause(), "The driver nouveau has the GPU, not NVIDIA's.",
 			"Install NVIDIA's driver, keep nouveau from loading (blacklist nouveau in /etc/modprobe.d), and reboot.")
 	case e.inContainer():
 		return one("gpu", e.cause(), fmt.Sprintf("There is %s, but this %s container sees no driver of NVIDIA's.", plural(len(e.GPUs), "NVIDIA GPU"), e.Container),
-			"Where nvidia-smi works on the machine itself: "+lowerFirst(giveGPU)+" Where it does not, load the driver there.")
+			"Where nvidia-smi works on the machine itself: "+lowerFirst(e.giveGPU())+" Where it does not, load the driver there.")
 	default:
 		return one("gpu", e.cause(), "There is an NVIDIA GPU, but NVIDIA's kernel driver is not loaded.",
 			"Install it, then: modprobe nvidia. If that is refused, read dmesg; with Secure Boot the module must be signed.")
@@ -141,9 +142,11 @@ func (e *examination) cuda() []Finding {
 	switch {
 	case c.Died != "":
 		return one("cuda", e.cause(), "The CUDA driver was asked in a process of its own: "+c.Died+".",
-			"Run nvidia-smi, and look into dmesg for lines of NVRM. A reboot helps where the GPU has fallen off.")
+			cmp.Or(e.withoutLayers(""), "Run nvidia-smi, and look into dmesg for lines of NVRM. A reboot helps where the GPU has fallen off."))
 	case c.Load != "" && len(e.GPUs) > 0 && !e.inContainer() && e.Driver.Version == "":
 		return nil // without the kernel's part it is not missed: gpu says what to do
+	case c.Load != "" && e.Container == apptainer:
+		return one("cuda", e.cause(), "libcuda.so.1 does not load in this container: Apptainer lends the machine's with --nv. "+sentence(c.Load), e.giveGPU())
 	case c.Load != "" && e.inContainer():
 		return one("cuda", e.cause(), "libcuda.so.1 does not load in this container. "+sentence(c.Load),
 			"Start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility and the NVIDIA container toolkit: it lends the machine's libcuda.")
@@ -209,7 +212,7 @@ func (e *examination) noDeviceAdvice() string {
 	case chosen:
 		return "Unset CUDA_VISIBLE_DEVICES, or let it name a GPU that is here."
 	case e.inContainer():
-		return giveGPU + " If it was given and is gone since: start the container anew, for systemd may have taken the device rules back."
+		return e.giveGPU() + " If it was given and is gone since: start the container anew, for systemd may have taken the device rules back."
 	}
 	return "Run nvidia-smi. If it lists no GPU, look into dmesg for lines of NVRM."
 }
@@ -292,15 +295,32 @@ func (e *examination) closed(n facts.Node, byMode string) (cause, advice string)
 	case n.Access == denied:
 		return n.Path + " may not be opened: the device rules of this job or service leave it out.", "Ask for the GPU where it is started: --gres=gpu:1 of Slurm, DeviceAllow=" + n.Path + " rw of systemd."
 	}
+	if mode, _ := strconv.ParseUint(n.Mode, 8, 32); mode&6 == 6 {
+		return e.confined(n)
+	}
 	return fmt.Sprintf("%s may not be used by this user: %s (mode %s, owner %s).", n.Path, n.Access, n.Mode, n.Owner), byMode
+}
+
+// confined is closed of a node that its mode opens to everybody.
+func (e *examination) confined(n facts.Node) (cause, advice string) {
+	label := ""
+	if e.Label != "" {
+		label = ", which has the label " + e.Label + " for this process"
+	}
+	cause = fmt.Sprintf("%s may not be used: its mode (%s) lets everybody, and a security module (SELinux, AppArmor) refuses%s.", n.Path, n.Mode, label)
+	if e.inContainer() {
+		return cause, "SELinux: podman run or docker run --security-opt label=disable; or for all containers, as root: setsebool -P container_use_devices on. " +
+			"AppArmor: podman run or docker run --security-opt apparmor=unconfined."
+	}
+	return cause, "The kernel's log names the rule (journalctl -k | grep -i denied): have the policy, or the program's profile, allow reading and writing " + n.Path + "."
 }
 
 func (e *examination) makeNodes(path string) string {
 	switch {
 	case e.inContainer() && path == "/dev/nvidia0":
-		return giveGPU
+		return e.giveGPU()
 	case e.inContainer():
-		return giveGPU + " Or give it the node itself: --device " + path + "."
+		return e.giveGPU() + " Or give it the node itself: --device " + path + "."
 	case path == "/dev/nvidia-uvm":
 		return "As root: modprobe nvidia-uvm, then nvidia-modprobe -u -c=0."
 	}
@@ -315,11 +335,11 @@ func (e *examination) container() []Finding {
 	text := fmt.Sprintf("This is a container (%s)", e.Container)
 	visible := e.Env["NVIDIA_VISIBLE_DEVICES"]
 	if (visible == "void" || visible == "none") && !e.worked {
-		return one("container", Fail, text+" with NVIDIA_VISIBLE_DEVICES="+visible+", so it has no GPU.", giveGPU)
+		return one("container", Fail, text+" with NVIDIA_VISIBLE_DEVICES="+visible+", so it has no GPU.", e.giveGPU())
 	}
 	capabilities := e.Env["NVIDIA_DRIVER_CAPABILITIES"]
 	if capabilities == "" {
-		if e.worked {
+		if e.worked || e.Container == apptainer {
 			return one("container", OK, text+".", "")
 		}
 		return one("container", Warn, text+". NVIDIA_DRIVER_CAPABILITIES is not set, which gives it utility alone with some runtimes.",

@@ -222,6 +222,62 @@ func (e *examination) refused() (name, said string) {
 	return "", ""
 }
 
+// layers are those known to give programs managed memory for cudaMalloc's.
+var layers = map[string]string{"libvgpu.so": "HAMi", "libnvshare.so": "nvshare"}
+
+// preloaded names what the loader puts into each program beside this library; known is whether a layer is among it.
+func (e *examination) preloaded() (names string, known bool) {
+	var list []string
+	for _, from := range []struct {
+		name  string
+		files []string
+	}{
+		{"LD_PRELOAD", strings.FieldsFunc(e.Env["LD_PRELOAD"], func(c rune) bool { return c == ':' || c == ' ' })},
+		{"/etc/ld.so.preload", e.Preload},
+	} {
+		for _, file := range from.files {
+			layer, is := layers[path.Base(file)]
+			known = known || is
+			switch {
+			case strings.HasPrefix(path.Base(file), "libgdrapi.so"):
+			case is:
+				list = append(list, fmt.Sprintf("%s=%s (%s)", from.name, file, layer))
+			default:
+				list = append(list, from.name+"="+file)
+			}
+		}
+	}
+	return strings.Join(list, ", "), known
+}
+
+// preload looks at what changes CUDA for every program.
+func (e *examination) preload() []Finding {
+	names, known := e.preloaded()
+	managed := e.isSaid("is managed memory")
+	refused := len(e.Trials) > 0 && e.Trials[0].Step == "gdr_pin_buffer"
+	switch {
+	case !e.worked && (managed || known && refused):
+		return one("preload", Fail, "cudaMalloc gives managed memory here, which cannot be pinned: "+
+			cmp.Or(names, "something between this program and CUDA")+" changes it, as for oversubscription.",
+			"Allocate with gdr_mem_alloc, which such layers leave alone. Or run the program without the layer, or without its oversubscription.")
+	case names != "":
+		return one("preload", OK, "Each program here has "+names+".", "")
+	}
+	return nil
+}
+
+// withoutLayers is what to do about a crash beside something preloaded, and then; "" where nothing is.
+func (e *examination) withoutLayers(then string) string {
+	names, known := e.preloaded()
+	switch {
+	case names == "":
+		return ""
+	case known || then == "":
+		return "Try it without " + names + ": if it runs then, the crash is a matter of that layer, and its makers'."
+	}
+	return "Try it without " + names + ". If it crashes then, too: " + lowerFirst(then)
+}
+
 func number(n uint64) string {
 	if n == facts.Unlimited {
 		return "any number of"

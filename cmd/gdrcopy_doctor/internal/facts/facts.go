@@ -17,7 +17,9 @@ type Facts struct {
 	Tegra     bool   // the GPU shares the CPU's memory
 	RDMA      bool   // there is an RDMA network card
 	Container string // what this process runs in: "" for none, sandbox for a /dev that is not the machine's
+	Label     string // that a security module has for this process, such as docker-default (enforce)
 	Env       map[string]string
+	Preload   []string // of /etc/ld.so.preload
 	Limits    Limits
 	Consumers []Consumer
 

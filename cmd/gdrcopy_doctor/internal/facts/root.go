@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"unicode"
 
 	"golang.org/x/sys/unix"
 )
@@ -60,7 +61,9 @@ func (r Root) Gather(lookup func(string) (string, bool)) Facts {
 		Tegra:     r.exists("/dev/nvmap"),
 		RDMA:      len(r.names("/dev/infiniband")) > 0,
 		Container: r.container(getenv),
+		Label:     r.label(),
 		Env:       map[string]string{},
+		Preload:   strings.FieldsFunc(r.text("/etc/ld.so.preload"), func(c rune) bool { return c == ':' || unicode.IsSpace(c) }),
 		Limits:    ProcessLimits(),
 	}
 	for _, name := range variables {
@@ -71,6 +74,15 @@ func (r Root) Gather(lookup func(string) (string, bool)) Facts {
 	f.Skipped = r.skipped(r.loaderFolders(getenv))
 	f.Consumers = r.consumers(r.libraryFolders(getenv))
 	return f
+}
+
+// label is what a security module says of this process, "" for nothing that confines it.
+func (r Root) label() string {
+	label := strings.TrimRight(r.text("/proc/self/attr/current"), "\x00\n")
+	if label == "unconfined" || label == "kernel" {
+		return ""
+	}
+	return label
 }
 
 // variables are those that change what the library, CUDA or a consumer does. tests/man/api.sh
@@ -119,6 +131,14 @@ func (r Root) node(path string) Node {
 		n.Access = err.Error()
 	} else if n.Kind == "device" && unix.Statfs(r.path(path), &fs) == nil && fs.Flags&unix.ST_NODEV != 0 {
 		n.Access = NoDev
+	} else if n.Kind == "device" && strings.TrimRight(path, "0123456789") == path {
+		// AppArmor refuses an open alone. That of a GPU's own node would wake the GPU.
+		fd, err := unix.Open(r.path(path), unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+		if err == nil {
+			unix.Close(fd)
+		} else if err == unix.EACCES || err == unix.EPERM {
+			n.Access = err.Error()
+		}
 	}
 	return n
 }

@@ -68,6 +68,18 @@ func TestNodes(t *testing.T) {
 	require.Equal(t, "file", byPath["/dev/nvidia-uvm"].Kind)
 }
 
+func TestWhatConfinesAndWhatIsPreloaded(t *testing.T) {
+	for label, want := range map[string]string{
+		"system_u:system_r:container_t:s0:c1,c2\x00": "system_u:system_r:container_t:s0:c1,c2", "docker-default (enforce)\n": "docker-default (enforce)",
+		"unconfined\n": "", "kernel\x00": "", "": "",
+	} {
+		r := tree(t, map[string]string{"proc/self/attr/current": label, "etc/ld.so.preload": "/a/libvgpu.so:/b.so\n /c.so\n"})
+		f := r.Gather(env(nil))
+		require.Equal(t, want, f.Label)
+		require.Equal(t, []string{"/a/libvgpu.so", "/b.so", "/c.so"}, f.Preload)
+	}
+}
+
 // Root may use any file, so root asks as another user: on a thread of its own, which
 // ends with that user's rights.
 func TestNodeWithoutAccess(t *testing.T) {
