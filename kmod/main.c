@@ -376,4 +376,4 @@ module_exit(gdr_exit);
 MODULE_DESCRIPTION("CPU mappings of GPU memory for user space");
 MODULE_AUTHOR("The gdrapi authors");
 MODULE_LICENSE("Dual MIT/GPL");
-MODULE_VERSION("2.6");
+MODULE_VERSION("2.6.0");

@@ -363,7 +363,7 @@ is "make install" "$(ran make -s -C "$work/kmod" install DESTDIR="$work/root" pr
 -rw-r--r-- opt/lib/systemd/system/gdrdrv.service
 -rw-r--r-- opt/lib/udev/rules.d/60-gdrdrv.rules
 $(printf '%s\n' "$files" Makefile dkms.conf conftest.sh nvidia.sh symvers.sh | sort |
-	sed -e 's|^|-rw-r--r-- opt/src/gdrdrv-2.6/|' -e '/\.sh$/s/-rw-r--r--/-rwxr-xr-x/')
+	sed -e 's|^|-rw-r--r-- opt/src/gdrdrv-2.6.0/|' -e '/\.sh$/s/-rw-r--r--/-rwxr-xr-x/')
 -rwxr-xr-x usr/libexec/gdrdrv-node"
 : >"$work/root/opt/lib/systemd/system/other.service"
 is "make uninstall" "$(ran make -s -C "$work/kmod" uninstall DESTDIR="$work/root" prefix=/opt; tree "$work/root" | grep -v ^d)" "= 0
@@ -398,12 +398,12 @@ is "and for one by DKMS" "$(excluded "$work/dkms" 6.2)" "no yes"
 is "dkms.conf" "$(ran dkms_tree="$work/dkms" kernelver=6.1 kernel_source_dir=/k bash -c '. "$0"
 for v in PACKAGE_NAME PACKAGE_VERSION BUILT_MODULE_NAME BUILT_MODULE_LOCATION DEST_MODULE_LOCATION MAKE CLEAN AUTOINSTALL; do echo "$v=${!v}"; done
 printf "%s\n" "${BUILD_DEPENDS[@]}" | sort' "$work/kmod/dkms.conf")" 'PACKAGE_NAME=gdrdrv
-PACKAGE_VERSION=2.6
+PACKAGE_VERSION=2.6.0
 BUILT_MODULE_NAME=gdrdrv
 BUILT_MODULE_LOCATION=out/
 DEST_MODULE_LOCATION=/updates/dkms
-MAKE=make KVER=6.1 KDIR=/k BUILD=W/dkms/gdrdrv/2.6/build/out
-CLEAN=make BUILD=W/dkms/gdrdrv/2.6/build/out clean
+MAKE=make KVER=6.1 KDIR=/k BUILD=W/dkms/gdrdrv/2.6.0/build/out
+CLEAN=make BUILD=W/dkms/gdrdrv/2.6.0/build/out clean
 AUTOINSTALL=yes
 nvidia
 nvidia-current

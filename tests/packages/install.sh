@@ -131,7 +131,7 @@ demo() {
 # failure of the package; DKMS has the source.
 module() { section "The kernel module" && has gdrdrv-dkms '2.6*'; }
 module_source() {
-	inside 'dkms status gdrdrv' | grep '^gdrdrv/2.6.*added' && [ -e "$root/usr/src/gdrdrv-2.6/main.c" ] &&
+	inside 'dkms status gdrdrv' | grep '^gdrdrv/2.6.0.*added' && [ -e "$root/usr/src/gdrdrv-2.6.0/main.c" ] &&
 		[ -x "$root/usr/libexec/gdrdrv-node" ] && [ -e "$root/usr/lib/udev/rules.d/60-gdrdrv.rules" ]
 }
 
@@ -214,7 +214,7 @@ check "its source and its node's maker" module_source
 step "back to NVIDIA's packages" section "Back to NVIDIA's packages"
 check "they have the library's names again" theirs_alone
 check "and the module's" has gdrdrv-dkms 2.5-1
-check "no source of ours is left to DKMS" test ! -e "$root/var/lib/dkms/gdrdrv/2.6" -a ! -e "$root/usr/src/gdrdrv-2.6"
+check "no source of ours is left to DKMS" test ! -e "$root/var/lib/dkms/gdrdrv/2.6.0" -a ! -e "$root/usr/src/gdrdrv-2.6.0"
 
 step "from source" from_source
 step "our packages again" section "Debian and Ubuntu"

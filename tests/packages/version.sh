@@ -11,8 +11,8 @@ release=$(sed -n 's/^## \([0-9.]*\) .*/\1/p' "$here/CHANGELOG.md" | head -n 1)
 is "the release begins with the ABI's version" "${release%.*}" "$(sed -n 's/^VERSION  *:= //p' "$here/Makefile")"
 is "debian/changelog has it" "$(sed -n '1s/.*(\(.*\)-1).*/\1/p' "$here/packaging/deb/debian/changelog")" "$release"
 is "the spec has it" "$(sed -n 's/^Version: *//p' "$here/packaging/rpm/gdrapi.spec")" "$release"
-for f in packaging/dkms.conf kmod/Makefile packaging/rpm/gdrapi.spec; do
-	check "$f: the module's version is the ABI's" grep -Eq "(^PACKAGE_VERSION=\"|^VERSION := |dkmsversion )${release%.*}\"?\$" "$here/$f"
+for f in packaging/dkms.conf kmod/Makefile kmod/main.c packaging/rpm/gdrapi.spec packaging/deb/debian/gdrdrv-dkms.postinst packaging/deb/debian/gdrdrv-dkms.prerm; do
+	check "$f: the module has it" grep -Eq "(^PACKAGE_VERSION=\"|^VERSION := |dkmsversion |gdrdrv |-v |MODULE_VERSION\(\")$release(\"|\$| )" "$here/$f"
 done
 for f in python/pyproject.toml vkgdr/python/pyproject.toml; do
 	is "$f has it" "$(sed -n 's/^version = "\(.*\)"$/\1/p' "$here/$f")" "$release"

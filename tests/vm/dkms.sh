@@ -58,7 +58,7 @@ install() {
 	local root=$1
 	mkdir -p "$root/var/lib/dkms" "$root/lib/modules/$rel"
 	make -s -C "$top/kmod" install DESTDIR="$root" &&
-		add "$root" gdrdrv/2.6 && add "$root" "$2" &&
+		add "$root" gdrdrv/2.6.0 && add "$root" "$2" &&
 		run_dkms "$root" autoinstall &&
 		test -e "$root/lib/modules/$rel/updates/dkms/gdrdrv.ko"
 }
@@ -75,8 +75,8 @@ loads() {
 skipped() {
 	local root=$1 status=0
 	mkdir -p "$root/var/lib/dkms" "$root/lib/modules/$rel"
-	make -s -C "$top/kmod" install DESTDIR="$root" && add "$root" gdrdrv/2.6 || return
-	run_dkms "$root" build gdrdrv/2.6 || status=$?
+	make -s -C "$top/kmod" install DESTDIR="$root" && add "$root" gdrdrv/2.6.0 || return
+	run_dkms "$root" build gdrdrv/2.6.0 || status=$?
 	# 77 is "skipped" to the scripts that DKMS has for packages.
 	[ $status -eq 77 ] && run_dkms "$root" autoinstall
 }
@@ -96,14 +96,14 @@ installed() {
 	mkdir -p "$root/var/lib/dkms" "$root/lib/modules/$rel/kernel/drivers/video" "$root/usr/src/nvidia-550.163.01/nvidia"
 	cp "$out/nvidia/lib/modules/$rel/updates/dkms/nvidia.ko" "$root/lib/modules/$rel/kernel/drivers/video/" &&
 		cp "$nvidia/nv-p2p.h" "$root/usr/src/nvidia-550.163.01/nvidia/" &&
-		make -s -C "$top/kmod" install DESTDIR="$root" && add "$root" gdrdrv/2.6 && run_dkms "$root" autoinstall &&
+		make -s -C "$top/kmod" install DESTDIR="$root" && add "$root" gdrdrv/2.6.0 && run_dkms "$root" autoinstall &&
 		test -e "$root/lib/modules/$rel/updates/dkms/gdrdrv.ko"
 }
 
-# scriptlet NAME: a script of the RPM with the module's source.
+# scriptlet ROOT NAME: a script of the RPM with the module's source.
 scriptlet() {
-	sed -n "/^%$1 -n gdrdrv-dkms\$/,/^%[a-z]* -n /p" "$top/packaging/rpm/gdrapi.spec" |
-		sed -e '/^[%#]/d' -e 's/%{dkmsversion}/2.6/g' -e 's/%%/%/g'
+	sed -n "/^%$2 -n gdrdrv-dkms\$/,/^%[a-z]* -n /p" "$top/packaging/rpm/gdrapi.spec" |
+		sed -e '/^[%#]/d' -e 's/%{dkmsversion}/2.6.0/g' -e "s|/lib/modules|$1&|" -e 's/%%/%/g'
 }
 
 # run_scriptlet ROOT NAME COUNT: as rpm runs it, with that many packages left. Its dkms has
@@ -122,7 +122,7 @@ run_scriptlet() {
 	printf '#!/bin/sh\n[ "$1" != -r ] || { echo %s; exit; }\nexec %s "$@"\n' \
 		"$rel" "$(command -v uname)" >"$1/host/uname"
 	chmod +x "$1/bin/dkms" "$1/host/uname"
-	PATH=$1/bin:$1/host:$PATH sh -ec "$(scriptlet "$2")" sh "$3"
+	PATH=$1/bin:$1/host:$PATH sh -ec "$(scriptlet "$1" "$2")" sh "$3"
 }
 
 # built ROOT: which release the installed module is of.
@@ -131,7 +131,7 @@ built() { grep -aom1 'release=[a-z]*' "$1/lib/modules/$rel/updates/dkms/gdrdrv.k
 # release ROOT NAME: put down the sources of a release.
 release() {
 	make -s -C "$top/kmod" install DESTDIR="$1" &&
-		printf 'MODULE_INFO(release, "%s");\n' "$2" >>"$1/usr/src/gdrdrv-2.6/main.c"
+		printf 'MODULE_INFO(release, "%s");\n' "$2" >>"$1/usr/src/gdrdrv-2.6.0/main.c"
 }
 
 # keep ROOT NAME: keep the installed modules for the virtual machine.
@@ -144,14 +144,14 @@ keep() {
 # one's. The module is the new one. The last package takes it away.
 upgrade() {
 	local root=$1
-	mkdir -p "$root/var/lib/dkms" "$root/lib/modules/$rel"
+	mkdir -p "$root/var/lib/dkms" "$root/lib/modules/$rel/build"
 	add "$root" nvidia/550.163.01 && run_dkms "$root" autoinstall &&
 		release "$root" one && run_scriptlet "$root" posttrans 1 && [ "$(built "$root")" = release=one ] &&
 		keep "$root" old &&
 		release "$root" two && run_scriptlet "$root" preun 1 && run_scriptlet "$root" posttrans 2 &&
 		[ "$(built "$root")" = release=two ] && keep "$root" new &&
 		run_scriptlet "$root" preun 0 && [ ! -e "$root/lib/modules/$rel/updates/dkms/gdrdrv.ko" ] &&
-		[ ! -e "$root/var/lib/dkms/gdrdrv/2.6" ]
+		[ ! -e "$root/var/lib/dkms/gdrdrv/2.6.0" ]
 }
 
 # replaces ROOT: the modules of an upgrade in the guest.

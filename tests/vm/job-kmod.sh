@@ -34,7 +34,7 @@ check "who sees the parameters" [ "$(cd $params && stat -c '%a %n' -- *)" = '444
 444 max_pins_per_user
 444 use_persistent_mapping' ]
 check "their defaults" [ "$(parameters dbg_enabled info_enabled map_whole use_persistent_mapping)" = '0 0 N 1 ' ]
-check "the version, and the files in /proc" [ "$(cat /sys/module/gdrdrv/version; cd /proc/driver/gdrdrv && stat -c '%a %n' -- *)" = '2.6
+check "the version, and the files in /proc" [ "$(cat /sys/module/gdrdrv/version; cd /proc/driver/gdrdrv && stat -c '%a %n' -- *)" = '2.6.0
 444 params' ]
 dmesg | grep -q "gdrdrv: version 2.6, device major $(awk '$2 == "gdrdrv" { print $1 }' /proc/devices), persistent mappings$"
 result $? "the line of its start"
