@@ -102,7 +102,7 @@ installed() {
 
 # scriptlet ROOT NAME: a script of the RPM with the module's source.
 scriptlet() {
-	sed -n "/^%$2 -n gdrdrv-dkms\$/,/^%[a-z]* -n /p" "$top/packaging/rpm/gdrapi.spec" |
+	sed -n "/^%$2 -n %{kmodpkg}\$/,/^%[a-z]* -n /p" "$top/packaging/rpm/gdrapi.spec" |
 		sed -e '/^[%#]/d' -e 's/%{dkmsversion}/2.6.0/g' -e "s|/lib/modules|$1&|" -e 's/%%/%/g'
 }
 
