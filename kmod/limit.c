@@ -5,7 +5,7 @@
  * A pinning uses kernel memory of this module, charged to the caller's cgroup; and of the
  * GPU driver and, on x86, of the list of memory types, charged to nobody.
  *
- * The estimate is 2 KiB a pinning and 64 bytes a GPU page. Without a limit any
+ * The estimate is 2 KiB a pinning and 100 bytes a GPU page. Without a limit any
  * user could use up all memory.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
@@ -36,7 +36,7 @@ MODULE_PARM_DESC(max_pins_per_user,
 static unsigned long gdr_max_mib;
 module_param_named(max_mib_per_user, gdr_max_mib, ulong, 0444);
 MODULE_PARM_DESC(max_mib_per_user,
-		 "MiB pinned by one user (default: 128 times the memory)");
+		 "MiB pinned by one user (default: 80 times the memory)");
 
 /*
  * A user with at least one region, in gdr_users by uid. The lock of gdr_users guards all
@@ -58,7 +58,7 @@ void gdr_limit_init(void)
 	if (!gdr_max_pins)
 		gdr_max_pins = kib / 16;
 	if (!gdr_max_mib)
-		gdr_max_mib = kib / 1024 * 128;
+		gdr_max_mib = kib / 1024 * 80;
 }
 
 /*

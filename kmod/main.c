@@ -82,7 +82,7 @@ static int gdr_release(struct inode *inode, struct file *filp)
 	struct gdr_file *f = filp->private_data;
 
 	gdr_dbg("the file of %d ends\n", f->tgid);
-	gdr_mr_unpin_all(f);
+	gdr_mr_end_all(f);
 	xa_destroy(&f->mrs);
 	/* The VFS still looks at f_mapping after this. */
 	filp->f_mapping = inode->i_mapping;
@@ -250,9 +250,9 @@ static int gdr_serve(struct gdr_file *f, const struct gdr_request *r, void __use
 		return ret;
 	/* The user cannot unpin what it was not told of. */
 	if (r->code == GDRDRV_IOC_PIN)
-		gdr_mr_unpin(f, p.pin.handle);
+		gdr_mr_end(f, p.pin.handle);
 	if (r->code == GDRDRV_IOC_PIN_V2)
-		gdr_mr_unpin(f, p.pin_v2.handle);
+		gdr_mr_end(f, p.pin_v2.handle);
 	return -EFAULT;
 }
 

@@ -17,6 +17,7 @@
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
+#include <linux/bitops.h>
 #include <linux/io.h>
 #include <linux/mem_encrypt.h>
 #include <linux/sched.h>
@@ -33,8 +34,8 @@
 #define GDR_PTE_ADDRESS GENMASK_ULL(51, PAGE_SHIFT)
 
 /*
- * The reserved blocks, by physical page and level. The value is the number of regions
- * that have the block.
+ * The reserved blocks. The value is the number of regions that have the block. Neighbours in
+ * memory are neighbours in the tree: see gdr_block_key.
  */
 static DEFINE_XARRAY_FLAGS(gdr_blocks, XA_FLAGS_ACCOUNT);
 
@@ -79,13 +80,19 @@ static unsigned int gdr_block_level(const struct gdr_mr *mr, u64 i)
 	return level;
 }
 
+/* The number of a block in its level. Bits below a block's size, mostly 0, are on top. */
+static unsigned long gdr_block_key(u64 phys, unsigned int level)
+{
+	return ror64(phys, GDRDRV_GPU_PAGE_SHIFT + level * GDR_BLOCK_SHIFT) | (u64)level << 40;
+}
+
 /*
  * Count one region more (by 1) or less (by -1) for a block. The first two steps of more
  * take memory, so we hold no lock: a block is reserved twice until it is counted.
  */
 static int gdr_block_count(u64 phys, unsigned int level, int by)
 {
-	unsigned long key = (phys >> PAGE_SHIFT) * GDR_BLOCK_LEVELS + level;
+	unsigned long key = gdr_block_key(phys, level);
 	void *old, *was = xa_load(&gdr_blocks, key);
 	unsigned long count;
 	int ret = 0;

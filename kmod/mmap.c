@@ -14,6 +14,8 @@
 #include <linux/personality.h>
 #include <linux/sched.h>
 #include <linux/sched/signal.h>
+#include <linux/sizes.h>
+#include <linux/userfaultfd_k.h>
 #ifdef CONFIG_PPC64
 #include <asm/reg.h>
 #endif
@@ -179,20 +181,25 @@ static vm_fault_t gdr_insert(struct vm_area_struct *vma, unsigned long addr,
 	return vmf_insert_pfn(vma, addr, phys >> PAGE_SHIFT);
 }
 
+/* With large pages a page-table page covers more, up to 512 MiB. */
+#define GDR_BATCH min_t(unsigned long, PMD_SIZE, SZ_2M)
+
 /*
- * Map what one page-table page covers around an address, as far as it is in the VMA. That
- * costs no more memory and saves up to 511 faults. An unpin waits for no more than this.
+ * Map up to 2 MiB around an address, as far as they are in the VMA. That costs no more
+ * memory than one page and saves up to 511 faults. An unpin waits for no more than this.
  */
 static vm_fault_t gdr_fault_batch(struct vm_area_struct *vma, unsigned long addr,
 				  struct gdr_mr *mr)
 {
-	unsigned long end = min((addr & PMD_MASK) + PMD_SIZE, vma->vm_end);
+	unsigned long start = ALIGN_DOWN(addr, GDR_BATCH);
+	unsigned long end = min(start + GDR_BATCH, vma->vm_end);
 	vm_fault_t ret = VM_FAULT_SIGBUS;
 
 	down_read(&mr->lock);
-	if (!mr->dead)
+	/* The kernel maps no page that userfaultfd protects: it would fault for ever. */
+	if (!mr->dead && !userfaultfd_wp(vma))
 		ret = VM_FAULT_NOPAGE;
-	addr = max(addr & PMD_MASK, vma->vm_start);
+	addr = max(start, vma->vm_start);
 	for (; ret == VM_FAULT_NOPAGE && addr < end; addr += PAGE_SIZE)
 		ret = gdr_insert(vma, addr, mr);
 	up_read(&mr->lock);
@@ -206,7 +213,7 @@ static void gdr_fault_whole(struct vm_area_struct *vma, struct gdr_mr *mr)
 
 	while (addr < vma->vm_end && !fatal_signal_pending(current) &&
 	       gdr_fault_batch(vma, addr, mr) == VM_FAULT_NOPAGE) {
-		addr = (addr & PMD_MASK) + PMD_SIZE;
+		addr = ALIGN_DOWN(addr, GDR_BATCH) + GDR_BATCH;
 		cond_resched();
 	}
 }

@@ -320,16 +320,26 @@ int gdr_mr_unpin(struct gdr_file *f, u64 handle)
 	return ret;
 }
 
+/* End a region that nobody will unpin. If the GPU driver refuses, a worker asks it again. */
+void gdr_mr_end(struct gdr_file *f, u64 handle)
+{
+	struct gdr_mr *mr = gdr_mr_look_up(f, handle, true);
+
+	if (!mr)
+		return;
+	gdr_mr_kill(mr);
+	xa_erase(&f->mrs, handle);
+	gdr_mr_put_pages(mr);
+}
+
 /* Called when nobody else has the file. */
-void gdr_mr_unpin_all(struct gdr_file *f)
+void gdr_mr_end_all(struct gdr_file *f)
 {
 	struct gdr_mr *mr;
 	unsigned long handle;
 
 	xa_for_each(&f->mrs, handle, mr) {
-		xa_erase(&f->mrs, handle);
-		gdr_mr_kill(mr);
-		gdr_mr_put_pages(mr);
+		gdr_mr_end(f, handle);
 		cond_resched();
 	}
 }

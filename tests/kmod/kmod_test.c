@@ -24,6 +24,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <linux/userfaultfd.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/personality.h>
@@ -479,6 +480,13 @@ static void test_pin_answer_fault(void)
 	CHECK_ERR(ioctl(fd, GDRDRV_IOC_PIN_V2, page + 64), EFAULT);
 	CHECK(stats().pins == 0);
 	CHECK(held() == 0);
+	/* Nobody can unpin it, so a worker puts what the GPU driver refuses. */
+	set_knob(NVIDIA_SIM_FAIL_PUTS, 1);
+	set_knob(NVIDIA_SIM_FAIL_PUT, ENOMEM);
+	CHECK_ERR(ioctl(fd, GDRDRV_IOC_PIN, page), EFAULT);
+	CHECK(held() == 1);
+	while (held())
+		usleep(1000);
 }
 
 /* Arm's CPUs cache what the driver says they can, and some cannot combine writes. */
@@ -761,6 +769,25 @@ static long faults_of(volatile unsigned char *p, size_t size)
 		p[i] = 1;
 	CHECK(getrusage(RUSAGE_SELF, &after) == 0);
 	return after.ru_minflt - before.ru_minflt;
+}
+
+/* Linux 6.7 protects any mapping. A protected page is never mapped, and the access ends. */
+static void test_userfaultfd(void)
+{
+	struct uffdio_api api = { .api = UFFD_API, .features = 1 << 15 /* WP_ASYNC */ };
+	int fd = gdr_open(), u = syscall(SYS_userfaultfd, O_CLOEXEC);
+	uint64_t h = pin(fd, gpu_alloc(GPU_PAGE), GPU_PAGE);
+	volatile unsigned char *p = map(fd, h, GPU_PAGE);
+	struct uffdio_writeprotect wp = { { (uintptr_t)p, GPU_PAGE }, UFFDIO_WRITEPROTECT_MODE_WP };
+	struct uffdio_register reg = { .range = wp.range, .mode = UFFDIO_REGISTER_MODE_WP };
+
+	if (u < 0 || ioctl(u, UFFDIO_API, &api))
+		_exit(SKIPPED);
+	CHECK(ioctl(u, UFFDIO_REGISTER, &reg) == 0);
+	CHECK(ioctl(u, UFFDIO_WRITEPROTECT, &wp) == 0);
+	CHECK(read_faults(p) == SIGBUS);
+	close(u);
+	CHECK(read_faults(p) == 0);
 }
 
 /* A fault maps 2 MiB. In a locked mapping, or with map_whole=1, the first fault maps all. */
@@ -1499,12 +1526,29 @@ static void check_nested(int fd, uint64_t va, bool large_first)
 	CHECK(unpin(fd, large) == 0);
 }
 
+/* How many nodes of trees the kernel has. */
+static long nodes(void)
+{
+	FILE *f = popen("awk '/^radix_tree_node / { print $2 }' /proc/slabinfo", "r");
+	long n = 0;
+
+	CHECK(fscanf(f, "%ld", &n) == 1 && !pclose(f));
+	return n;
+}
+
 static void test_blocks(void)
 {
 	const size_t size = 160 << 20;
 	int fd = gdr_open(), before = wc_ranges();
+	long count = nodes();
 	uint64_t va, h;
 
+	/* Scattered pages share nodes; each of its own would be 576 B a page. */
+	va = gpu_alloc(size);
+	h = pin(fd, va, size);
+	CHECK(nodes() - count < (long)(size / GPU_PAGE / 4));
+	CHECK(unpin(fd, h) == 0);
+	gpu_free(va);
 	set_knob(NVIDIA_SIM_CONTIGUOUS, 1);
 	va = gpu_alloc(size);
 	h = pin(fd, va, size);
@@ -2627,7 +2671,7 @@ struct test {
 static const struct test tests[] = {
 	T(log), T(library_2_0), T(library_2_4), T(library_2_5), T(minor), T(aliases),
 	T(bad_ioctls), T(pin_arguments), T(pin_rounds), T(force_pcie), T(pin_answer_fault),
-	T(tokens), T(pin_time), T(data), T(bar1), T(pin_inside), T(faults), T(map_arguments),
+	T(tokens), T(pin_time), T(data), T(bar1), T(pin_inside), T(faults), T(userfaultfd), T(map_arguments),
 	T(read_only), T(vma_flags), T(vma_operations), T(map_over), T(handles), T(unknown_handle),
 	T(close_keeps_mappings), T(close_of_a_copy), T(close_in_child), T(fork), T(fd_passed),
 	T(number_comes_again), T(queued_file), T(mapping_types), T(write_combining),
@@ -2653,9 +2697,10 @@ static const char *const promises[] = {
 	"kmod_test -u N: unloading waits 3 s for the worker, and loses the rest",
 	"data pin_inside pin_rounds aliases: each byte is at its place",
 	"faults: a fault brings in 2 MiB, or all of a mapping that is locked or where map_whole is set",
+	"userfaultfd: a page that it protects raises SIGBUS, and no endless fault",
 	"end_inside_fault: a pinning can end in the middle of a long fault",
 	"write_combining vma_flags: the mapping is write-combining in x86's list (pat_memtype_list) and in the page table, and not executable",
-	"uncached many_aliases blocks: what is reserved as uncached stays so; mappings of the same pages share their entry in the list, and neighbours have as few as can be (x86)",
+	"uncached many_aliases blocks: what is reserved as uncached stays so; mappings of the same pages share their entry in the list, and neighbours have as few as can be (x86); scattered ones share the nodes of a tree",
 	"mapping_types page_table_majors: on arm64 a mapping is device memory on the machines that need it, and cached where the driver says it can be; another wish is EOPNOTSUPP",
 	"failed_puts: a buffer whose unpin was refused has no mapping to INFO, REQ_MAPPING_TYPE and mmap",
 	"limits: a user pins so much and no more, which is no other user's loss",

@@ -20,12 +20,12 @@ parameters() {
 mkdir /tmp/count
 before=$(mounts)
 # What the module says of itself, and its own limits: for each user a pinning for 16 KiB of
-# memory and 128 times the memory.
+# memory and 80 times the memory.
 GDRDRV_ARGS=dbg_enabled=0 load 1
 result $? "modules load (defaults)"
 kib=$(awk '/^MemTotal/ { print $2 }' /proc/meminfo)
 # shellcheck disable=SC2017 # whole MiB
-pins=$((kib / 16)) mib=$((kib / 1024 * 128))
+pins=$((kib / 16)) mib=$((kib / 1024 * 80))
 check "limits by the size of the memory" [ "$(parameters max_pins_per_user max_mib_per_user)" = "$pins $mib " ]
 check "who sees the parameters" [ "$(cd $params && stat -c '%a %n' -- *)" = '444 dbg_enabled
 444 info_enabled
