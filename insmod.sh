@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
 #
-# insmod.sh [gdrdrv.ko] [parameter=value...] - load gdrdrv in place of one that is loaded, and
-# make /dev/gdrdrv. Without a file it is this tree's, which it builds if it is not there; a copy of this
+# insmod.sh [gdrdrv.ko] [parameter=value...] - load gdrdrv in place of one that is loaded. It makes
+# /dev/gdrdrv. Without a file it is this tree's, which is built if it is not there; a copy of this
 # script elsewhere takes the gdrdrv.ko or src/gdrdrv/gdrdrv.ko beside it. Needs root.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
@@ -35,10 +35,6 @@ fi
 if grep -q '^gdrdrv ' /proc/modules; then
 	rmmod gdrdrv
 fi
-insmod "$module" "$@"
-for node in "$here/packaging/gdrdrv-node" /usr/libexec/gdrdrv-node; do
-	[ ! -x "$node" ] || exec "$node" add
-done
-# As gdrdrv-node makes it.
+# A node that somebody made stays in the way of the module's own.
 rm -f /dev/gdrdrv
-mknod -m 0666 /dev/gdrdrv c "$(awk '$2 == "gdrdrv" { print $1; exit }' /proc/devices)" 0
+insmod "$module" "$@"

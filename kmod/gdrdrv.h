@@ -130,7 +130,6 @@ bool gdr_file_is_owner(const struct gdr_file *f);
 int gdr_mr_pin(struct gdr_file *f, u64 addr, u64 size, u32 flags, u64 *handle);
 int gdr_mr_unpin(struct gdr_file *f, u64 handle);
 void gdr_mr_end(struct gdr_file *f, u64 handle);
-void gdr_mr_end_all(struct gdr_file *f);
 struct gdr_mr *gdr_mr_find(struct gdr_file *f, u64 handle);
 void gdr_mr_put(struct gdr_mr *mr);
 u32 gdr_mr_khz(void);

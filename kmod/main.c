@@ -4,6 +4,7 @@
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
+#include <linux/miscdevice.h>
 #include <linux/module.h>
 #include <linux/mount.h>
 #include <linux/proc_fs.h>
@@ -53,9 +54,6 @@ static int gdr_open(struct inode *inode, struct file *filp)
 	struct gdr_file *f;
 	int ret;
 
-	if (iminor(inode) != 0)
-		return -ENXIO;
-
 	f = kzalloc(sizeof(*f), GFP_KERNEL_ACCOUNT);
 	if (!f)
 		return -ENOMEM;
@@ -80,9 +78,14 @@ static int gdr_open(struct inode *inode, struct file *filp)
 static int gdr_release(struct inode *inode, struct file *filp)
 {
 	struct gdr_file *f = filp->private_data;
+	unsigned long handle;
+	struct gdr_mr *mr;
 
 	gdr_dbg("the file of %d ends\n", f->tgid);
-	gdr_mr_end_all(f);
+	xa_for_each(&f->mrs, handle, mr) {
+		gdr_mr_end(f, handle);
+		cond_resched();
+	}
 	xa_destroy(&f->mrs);
 	/* The VFS still looks at f_mapping after this. */
 	filp->f_mapping = inode->i_mapping;
@@ -289,6 +292,14 @@ static const struct file_operations gdr_fops = {
 	.mmap = gdr_mmap,
 };
 
+/* The kernel makes /dev/gdrdrv of this, with its mode. */
+static struct miscdevice gdr_misc = {
+	.minor = MISC_DYNAMIC_MINOR,
+	.name = GDRDRV_STRING,
+	.fops = &gdr_fops,
+	.mode = 0666,
+};
+
 /* /proc/driver/gdrdrv */
 static struct proc_dir_entry *gdr_proc_dir;
 
@@ -314,17 +325,11 @@ static int gdr_proc_refcount(struct seq_file *s, void *unused)
 static int gdr_procfs_init(void)
 {
 	gdr_proc_dir = proc_mkdir("driver/" GDRDRV_STRING, NULL);
-	if (!gdr_proc_dir)
-		return -ENOMEM;
-	if (!proc_create_single("params", 0444, gdr_proc_dir, gdr_proc_params))
-		goto fail;
-	if (gdr_dbg_enabled &&
-	    !proc_create_single("nv_get_pages_refcount", 0444, gdr_proc_dir,
-				gdr_proc_refcount))
-		goto fail;
-	return 0;
-
-fail:
+	if (gdr_proc_dir &&
+	    proc_create_single("params", 0444, gdr_proc_dir, gdr_proc_params) &&
+	    (!gdr_dbg_enabled || proc_create_single("nv_get_pages_refcount", 0444,
+						    gdr_proc_dir, gdr_proc_refcount)))
+		return 0;
 	proc_remove(gdr_proc_dir);
 	return -ENOMEM;
 }
@@ -346,15 +351,20 @@ static int __init gdr_init(void)
 	ret = gdr_procfs_init();
 	if (ret)
 		goto unpin;
-	gdr_major = register_chrdev(0, GDRDRV_STRING, &gdr_fops);
-	if (gdr_major < 0) {
-		ret = gdr_major;
+	/* Recipes for NVIDIA's module read this number in /proc/devices, and make a node of it. */
+	gdr_major = __register_chrdev(0, 0, 1, GDRDRV_STRING, &gdr_fops);
+	ret = gdr_major;
+	if (ret < 0)
 		goto procfs;
-	}
+	ret = misc_register(&gdr_misc);
+	if (ret)
+		goto chrdev;
 	pr_info("version %d.%d, device major %d, persistent mappings\n",
 		GDRDRV_MAJOR_VERSION, GDRDRV_MINOR_VERSION, gdr_major);
 	return 0;
 
+chrdev:
+	__unregister_chrdev(gdr_major, 0, 1, GDRDRV_STRING);
 procfs:
 	proc_remove(gdr_proc_dir);
 unpin:
@@ -364,7 +374,8 @@ unpin:
 
 static void __exit gdr_exit(void)
 {
-	unregister_chrdev(gdr_major, GDRDRV_STRING);
+	misc_deregister(&gdr_misc);
+	__unregister_chrdev(gdr_major, 0, 1, GDRDRV_STRING);
 	proc_remove(gdr_proc_dir);
 	gdr_mr_exit();
 	simple_release_fs(&gdr_mnt, &gdr_mnt_count);

@@ -192,39 +192,13 @@ void gdr_mr_exit(void)
 	}
 }
 
-/* Give the region a range of mmap offsets that no region of the file ever had. */
-static int gdr_mr_take_handle(struct gdr_file *f, struct gdr_mr *mr)
-{
-	u64 span = mr->size >> PAGE_SHIFT;
-	int ret = 0;
-
-	xa_lock(&f->mrs);
-	if (span > GDR_HANDLE_END - f->next_handle) {
-		ret = -ENOSPC;
-	} else {
-		mr->handle = f->next_handle;
-		f->next_handle += span;
-	}
-	xa_unlock(&f->mrs);
-	return ret;
-}
-
-/* Round a range to GPU pages. False if no GPU of this machine has such a range. */
-static bool gdr_mr_range(u64 addr, u64 size, u64 *start, u64 *end)
-{
-	if (!addr || !size || addr + size < addr)
-		return false;
-	*start = ALIGN_DOWN(addr, GDRDRV_GPU_PAGE_SIZE);
-	*end = ALIGN(addr + size, GDRDRV_GPU_PAGE_SIZE);
-	return *end && gdr_limit_allows(*end - *start);
-}
-
 static struct gdr_mr *gdr_mr_alloc(struct gdr_file *f, u64 addr, u64 size)
 {
+	u64 start = ALIGN_DOWN(addr, GDRDRV_GPU_PAGE_SIZE);
+	u64 end = ALIGN(addr + size, GDRDRV_GPU_PAGE_SIZE);
 	struct gdr_mr *mr;
-	u64 start, end;
 
-	if (!gdr_mr_range(addr, size, &start, &end)) {
+	if (!addr || !size || addr + size < addr || !end || !gdr_limit_allows(end - start)) {
 		gdr_info("%llu bytes at %#llx are no range of addresses\n", size, addr);
 		return ERR_PTR(-EINVAL);
 	}
@@ -243,17 +217,23 @@ static struct gdr_mr *gdr_mr_alloc(struct gdr_file *f, u64 addr, u64 size)
 }
 
 /*
- * Show the region to user space. It gets its mmap offsets only here, so that failed pins
- * use up no offsets.
+ * Show the region to user space, at mmap offsets that no region of the file ever had. It
+ * gets them only here, so that failed pins use up none. After this another thread may unpin it.
  */
 static int gdr_mr_publish(struct gdr_file *f, struct gdr_mr *mr, u64 *handle)
 {
-	int ret = gdr_mr_take_handle(f, mr);
+	u64 span = mr->size >> PAGE_SHIFT;
+	bool fits;
 
-	if (ret)
-		return ret;
-	*handle = mr->handle;	/* after this another thread may unpin it */
-	return xa_insert(&f->mrs, *handle, mr, GFP_KERNEL_ACCOUNT);
+	xa_lock(&f->mrs);
+	fits = span <= GDR_HANDLE_END - f->next_handle;
+	if (fits) {
+		mr->handle = f->next_handle;
+		f->next_handle += span;
+	}
+	xa_unlock(&f->mrs);
+	*handle = mr->handle;
+	return fits ? xa_insert(&f->mrs, *handle, mr, GFP_KERNEL_ACCOUNT) : -ENOSPC;
 }
 
 int gdr_mr_pin(struct gdr_file *f, u64 addr, u64 size, u32 flags, u64 *handle)
@@ -330,16 +310,4 @@ void gdr_mr_end(struct gdr_file *f, u64 handle)
 	gdr_mr_kill(mr);
 	xa_erase(&f->mrs, handle);
 	gdr_mr_put_pages(mr);
-}
-
-/* Called when nobody else has the file. */
-void gdr_mr_end_all(struct gdr_file *f)
-{
-	struct gdr_mr *mr;
-	unsigned long handle;
-
-	xa_for_each(&f->mrs, handle, mr) {
-		gdr_mr_end(f, handle);
-		cond_resched();
-	}
 }

@@ -35,25 +35,23 @@ static_assert(offsetof(struct gdr_page_table_v2, flags) ==
 atomic_t gdr_pages_held;
 atomic_t gdr_pages_lost;
 
+#ifdef GDR_HAVE_FORCE_BAR1
+#define GDR_FORCE_BAR1 NVIDIA_P2P_FLAGS_FORCE_BAR1_MAPPING
+#else
+#define GDR_FORCE_BAR1 0
+#endif
+
 bool gdr_nvp2p_force_pcie(void)
 {
-#ifdef GDR_HAVE_FORCE_BAR1
-	return true;
-#else
-	return false;
-#endif
+	return GDR_FORCE_BAR1;
 }
 
 /* Have the GPU driver pin the region. On failure nothing stays pinned. */
 int gdr_nvp2p_get(struct gdr_mr *mr, u32 flags)
 {
-	u32 nv_flags = 0;
+	u32 nv_flags = flags & GDRDRV_PIN_FORCE_PCIE ? GDR_FORCE_BAR1 : 0;
 	int ret;
 
-#ifdef GDR_HAVE_FORCE_BAR1
-	if (flags & GDRDRV_PIN_FORCE_PCIE)
-		nv_flags |= NVIDIA_P2P_FLAGS_FORCE_BAR1_MAPPING;
-#endif
 	ret = nvidia_p2p_get_pages_persistent(mr->start, mr->size,
 					      &mr->page_table, nv_flags);
 	if (ret) {

@@ -113,7 +113,7 @@ lint: known-go need-shellcheck,$(CLANG),aarch64-linux-gnu-gcc $(DOUBLES) $(MADE_
 	@fmt=$$($(LINT_GO) env GOROOT)/bin/gofmt; bad=$$($$fmt -l $(GO_DIRS)); [ -z "$$bad" ] || { $$fmt -d $(GO_DIRS); exit 1; }
 	$(LINT_GO) vet $(GO_ALL)
 	$(LINT_GO) run $(STATICCHECK) $(GO_ALL)
-	shellcheck -x setup.sh capi/guest/build/*.sh kmod/*.sh packaging/*.sh packaging/gdrdrv-node tests/*.sh tests/*/*.sh $(T)/*/*.sh .ci/run
+	shellcheck -x setup.sh capi/guest/build/*.sh kmod/*.sh packaging/*.sh tests/*.sh tests/*/*.sh $(T)/*/*.sh .ci/run
 	cd capi && $(LINT_GO) tool cgo -objdir ../$(B)/_cgo -- main.go
 	for cc in $(LINT_CC); do for f in capi/*.c capi/*/*.c; do \
 		$$cc -std=gnu11 $(FORTIFIED) $(WARN) -Icapi -I$(B)/_cgo -S -o /dev/null $$f || exit 1; done; \

@@ -2,82 +2,28 @@
 # SPDX-License-Identifier: MIT
 #
 # scripts.sh - what loads, finds and installs the kernel module, with programs that stand for
-# those it calls: gdrdrv-node, insmod.sh, nvidia.sh, symvers.sh, kmod/Makefile, dkms.conf. No
+# those it calls: insmod.sh, nvidia.sh, symvers.sh, kmod/Makefile, dkms.conf. No
 # kernel is asked: tests/vm builds with conftest.sh, runs the unit's commands, and has DKMS run the packages' scripts.
 # shellcheck disable=SC2016 # for the stubs
 # shellcheck source=tests/stubs.sh
 . "$(dirname "$0")/../stubs.sh"
 umask 022
 real sh bash awk grep sed cat find sort tail tr cut cmp cp mkdir mktemp dirname ls env printf od head
-through rm mv chmod
+through rm
 answers id 'echo "${FAKE_UID-0}"'
 stub insmod
 stub rmmod
-stub chgrp
-stub mknod ': >"$3"'
 
 # moved FILE: a copy whose paths of the system lie in $work.
 moved() {
-	sed -e "s|/dev/gdrdrv|$work/dev/gdrdrv|" -e "s|/etc/default|$work/etc/default|" -e "s|/proc/|$work/proc/|" \
-		-e "s|/usr/lib/dkms|$work/bin|" -e "s|/usr/libexec|$work/libexec|" "$here/$1" >"$work/moved/${1##*/}"
+	sed -e "s|/dev/gdrdrv|$work/dev/gdrdrv|" -e "s|/proc/|$work/proc/|" "$here/$1" >"$work/moved/${1##*/}"
 	chmod +x "$work/moved/${1##*/}"
 }
-mkdir -p "$work/moved" "$work/dev" "$work/etc/default" "$work/proc" "$work/build/kmod"
-
-# The node.
-moved packaging/gdrdrv-node
-node=$work/moved/gdrdrv-node
-printf '%s\n' 'Character devices:' '509 gdrdrv2' '510 notgdrdrv' '511 gdrdrv' '' 'Block devices:' '259 gdrdrv' >"$work/proc/devices"
-runs "the node is made under another name" "$node" add <<'END'
-+ rm -f W/dev/gdrdrv.PID
-+ mknod -m 0600 W/dev/gdrdrv.PID c 511 0
-+ chgrp root W/dev/gdrdrv.PID
-+ chmod 0666 W/dev/gdrdrv.PID
-+ mv -f W/dev/gdrdrv.PID W/dev/gdrdrv
-= 0
-END
-is "it is there, with its mode" "$(tree "$work/dev")" '-rw-rw-rw- gdrdrv'
-runs "a module that is loaded keeps it" "$node" remove <<'END'
-! gdrdrv-node: the module gdrdrv is loaded, so W/dev/gdrdrv stays
-= 0
-END
-echo 'MODE=0640 GROUP=games' >"$work/etc/default/gdrdrv"
-runs "/etc/default/gdrdrv has mode and group" FAILS=chgrp "$node" add <<'END'
-+ rm -f W/dev/gdrdrv.PID
-+ mknod -m 0600 W/dev/gdrdrv.PID c 511 0
-+ chgrp games W/dev/gdrdrv.PID
-= 9
-END
-rm "$work"/dev/gdrdrv.* "$work/etc/default/gdrdrv"
-for p in mknod chmod mv; do
-	is "without $p there is no node, and it fails" "$(ran FAILS=$p "$node" add | tail -n 1)" '= 9'
-done
-rm -f "$work"/dev/gdrdrv.*
-: >"$work/proc/devices"
-runs "without the module there is no node" "$node" add <<'END'
-! gdrdrv-node: the module gdrdrv is not loaded
-= 1
-END
-runs "it is removed" "$node" remove <<'END'
-+ rm -f W/dev/gdrdrv
-= 0
-END
-runs "twice does no harm" "$node" remove <<'END'
-+ rm -f W/dev/gdrdrv
-= 0
-END
-for a in '' bad; do
-	runs "usage: $a" "$node" ${a:+"$a"} <<'END'
-! usage: gdrdrv-node add|remove
-= 2
-END
-done
+mkdir -p "$work/moved" "$work/dev" "$work/proc" "$work/build/kmod"
 
 # insmod.sh
-real rm mv chmod chgrp
 moved insmod.sh
-mkdir -p "$work/moved/packaging" "$work/moved/build/kmod"
-ln -sf "$work/stub" "$work/moved/packaging/gdrdrv-node"
+mkdir -p "$work/moved/build/kmod"
 : >"$work/moved/Makefile"
 stub make
 load=$work/moved/insmod.sh
@@ -89,20 +35,20 @@ END
 : >"$work/moved/build/kmod/gdrdrv.ko"
 : >"$work/a b.ko"
 runs "the module that was built is loaded" "$load" <<'END'
++ rm -f W/dev/gdrdrv
 + insmod W/moved/build/kmod/gdrdrv.ko
-+ gdrdrv-node add
 = 0
 END
 runs "with its parameters" "$load" dbg_enabled=1 'x=a b' <<'END'
++ rm -f W/dev/gdrdrv
 + insmod W/moved/build/kmod/gdrdrv.ko dbg_enabled=1 'x=a b'
-+ gdrdrv-node add
 = 0
 END
 echo 'gdrdrv 1 0 - Live 0x0' >>"$work/proc/modules"
 runs "another one in place of one that is loaded" "$load" "$work/a b.ko" dbg_enabled=1 <<'END'
 + rmmod gdrdrv
++ rm -f W/dev/gdrdrv
 + insmod 'W/a b.ko' dbg_enabled=1
-+ gdrdrv-node add
 = 0
 END
 runs "one that is in use stays" FAILS=rmmod "$load" <<'END'
@@ -111,30 +57,21 @@ runs "one that is in use stays" FAILS=rmmod "$load" <<'END'
 END
 runs "no node without the module" FAILS=insmod "$load" <<'END'
 + rmmod gdrdrv
++ rm -f W/dev/gdrdrv
 + insmod W/moved/build/kmod/gdrdrv.ko
 = 9
 END
-is "a node that is not made is an error" "$(ran FAILS=gdrdrv-node "$load" | tail -n 1)" '= 9'
-rm -r "$work/moved/packaging" "$work/moved/build" "$work/moved/Makefile"
+rm -r "$work/moved/build" "$work/moved/Makefile"
 runs "a copy of the script builds nothing" "$load" <<'END'
 ! insmod.sh: there is no gdrdrv.ko in W/moved: name the file
 = 1
 END
-mkdir -p "$work/moved/src/gdrdrv" "$work/libexec"
+mkdir -p "$work/moved/src/gdrdrv"
 : >"$work/moved/src/gdrdrv/gdrdrv.ko"
-echo '511 gdrdrv' >"$work/proc/devices"
-runs "it takes the module beside it, and makes the node by itself" "$load" <<'END'
+runs "it takes the module beside it" "$load" <<'END'
 + rmmod gdrdrv
++ rm -f W/dev/gdrdrv
 + insmod W/moved/src/gdrdrv/gdrdrv.ko
-+ mknod -m 0666 W/dev/gdrdrv c 511 0
-= 0
-END
-ln -s "$work/stub" "$work/libexec/gdrdrv-node"
-: >"$work/moved/gdrdrv.ko"
-runs "or as the system does" "$load" a=1 <<'END'
-+ rmmod gdrdrv
-+ insmod W/moved/gdrdrv.ko a=1
-+ gdrdrv-node add
 = 0
 END
 sed -i '/^nvidia /d' "$work/proc/modules"
@@ -302,7 +239,7 @@ ran "$work/kmod/symvers.sh" 6.1.0 "$work/kdir" "$work/inc/nvidia" "$work/out" "$
 is "what does not change is not written anew" "$(stat -c %Y "$work/out" "$work/header" | tr '\n' ' ')" '1000 1000 '
 
 # kmod/Makefile, with a kernel whose make says what it is given.
-real make install touch
+real make install touch rm
 rm "$work/kmod/symvers.sh" "$work/kmod/nvidia.sh"
 cp -r "$here/kmod" "$here/packaging" "$work/"
 for s in conftest.sh nvidia.sh symvers.sh; do ln -sf "$work/stub" "$work/kmod/$s"; done
@@ -357,22 +294,18 @@ is "make without the kernel's headers" "$(kmake make -s -C "$work/kmod" NVIDIA_S
 is "make clean" "$(kmake make -s -C "$work/kmod" clean NVIDIA_SRC_DIR=x; find "$work" -name made)" '= 0'
 rm "$work"/kmod/{conftest,nvidia,symvers}.sh
 cp "$here"/kmod/*.sh "$work/kmod/"
-chmod 700 "$work"/kmod/* "$work/packaging/gdrdrv-node"
+chmod 700 "$work"/kmod/*
 is "make install" "$(ran make -s -C "$work/kmod" install DESTDIR="$work/root" prefix=/opt; tree "$work/root" | grep -v ^d)" "= 0
 -rw-r--r-- opt/lib/modules-load.d/gdrdrv.conf
 -rw-r--r-- opt/lib/systemd/system/gdrdrv.service
--rw-r--r-- opt/lib/udev/rules.d/60-gdrdrv.rules
 $(printf '%s\n' "$files" Makefile dkms.conf conftest.sh nvidia.sh symvers.sh | sort |
-	sed -e 's|^|-rw-r--r-- opt/src/gdrdrv-2.6.0/|' -e '/\.sh$/s/-rw-r--r--/-rwxr-xr-x/')
--rwxr-xr-x usr/libexec/gdrdrv-node"
+	sed -e 's|^|-rw-r--r-- opt/src/gdrdrv-2.6.0/|' -e '/\.sh$/s/-rw-r--r--/-rwxr-xr-x/')"
 : >"$work/root/opt/lib/systemd/system/other.service"
 is "make uninstall" "$(ran make -s -C "$work/kmod" uninstall DESTDIR="$work/root" prefix=/opt; tree "$work/root" | grep -v ^d)" "= 0
 -rw-r--r-- opt/lib/systemd/system/other.service"
 
 # What the system reads.
 settings() { sed -e 's/ *#.*//' -e '/^$/d' "$here/packaging/$1"; }
-is "udev's rules" "$(settings 60-gdrdrv.rules)" 'ACTION=="add", SUBSYSTEM=="module", KERNEL=="gdrdrv", RUN+="/usr/libexec/gdrdrv-node add"
-ACTION=="remove", SUBSYSTEM=="module", KERNEL=="gdrdrv", RUN+="/usr/libexec/gdrdrv-node remove"'
 is "modules-load.d" "$(settings gdrdrv.modules-load.conf)" gdrdrv
 mkdir -p "$work/dkms"/{nvidia-srv/1/source/kernel-open/nvidia,nvidia/2/source/nvidia,nvidia-current/3/source/kernel/nvidia,other/1/source/nvidia}
 for f in "$work"/dkms/*/*/source/{,kernel/,kernel-open/}nvidia; do [ ! -d "$f" ] || : >"$f/nv-p2p.h"; done

@@ -132,7 +132,7 @@ demo() {
 module() { section "The kernel module" && has gdrdrv-dkms '2.6*'; }
 module_source() {
 	inside 'dkms status gdrdrv' | grep '^gdrdrv/2.6.0.*added' && [ -e "$root/usr/src/gdrdrv-2.6.0/main.c" ] &&
-		[ -x "$root/usr/libexec/gdrdrv-node" ] && [ -e "$root/usr/lib/udev/rules.d/60-gdrdrv.rules" ]
+		[ -e "$root/usr/lib/modules-load.d/gdrdrv.conf" ]
 }
 
 # rpms: in a root of their own. No RPM is there that theirs could be checked against or
@@ -209,7 +209,7 @@ check "make demo's program" demo
 check "a program that loads libgdrapi.so by that name" by_name
 check "the programs" inside gdrcopy_sanity
 check "the kernel module, where nothing can build it" module
-check "its source and its node's maker" module_source
+check "its source, and what loads it" module_source
 
 step "back to NVIDIA's packages" section "Back to NVIDIA's packages"
 check "they have the library's names again" theirs_alone

@@ -13,8 +13,8 @@ commands() {
 	done
 	return $status
 }
-start() { commands ExecStart ExecStartPost; }
-stop() { commands ExecStop ExecStopPost; }
+start() { commands ExecStart; }
+stop() { commands ExecStop; }
 
 # on_disk FILE: what DKMS does at the end of an upgrade.
 on_disk() { cp "$1" "$modules/" && depmod; }
@@ -22,9 +22,8 @@ on_disk() { cp "$1" "$modules/" && depmod; }
 # loaded SOURCE_VERSION: that module is loaded, and its node works.
 loaded() { [ "$(cat /sys/module/gdrdrv/srcversion)" = "$1" ] && true <>/dev/gdrdrv; }
 
-mkdir -p "$modules" /usr/libexec
+mkdir -p "$modules"
 ln -s /bin /sbin
-cp /bin/gdrdrv-node /usr/libexec/
 cp /nvidia.ko "$modules/" && on_disk /old/gdrdrv.ko && start && loaded "$OLD"
 result $? "the service loads the old module"
 

@@ -125,7 +125,6 @@ trap 'exit 143' HUP INT TERM
 root=$tmp/root
 mkdir -p "$root"/{bin,proc,sys,dev,tmp,etc}
 echo root:x:0: >"$root/etc/group"
-cp "$top/packaging/gdrdrv-node" "$root/bin/"
 
 if [ -z "$modules" ]; then
 	modules=${GDRAPI_VM_BUILD:-$top/build/vm}/$1-$nvidia

@@ -177,23 +177,24 @@ func (e *examination) refusal(b facts.Backend) (cause, advice string) {
 
 func (e *examination) refusalGdrdrv(b facts.Backend) (cause, advice string) {
 	n := e.node("/dev/gdrdrv")
+	const makeNode = "Load the module anew (rmmod gdrdrv; modprobe gdrdrv), or as root: mknod -m 666 /dev/gdrdrv c N 0, where N is gdrdrv's number in /proc/devices."
 	const install = "Install the module (the package gdrdrv-dkms) and load it: modprobe gdrdrv."
 	switch {
 	case !n.Exists && e.Gdrdrv.Loaded && e.inContainer():
 		return "the module gdrdrv is loaded, but this container has no /dev/gdrdrv.", "Start the container with --device /dev/gdrdrv."
 	case !n.Exists && e.Gdrdrv.Loaded:
-		return "the module gdrdrv is loaded, but there is no /dev/gdrdrv.", "As root: /usr/libexec/gdrdrv-node add."
+		return "the module gdrdrv is loaded, but there is no /dev/gdrdrv.", makeNode
 	case !n.Exists:
 		return "the module gdrdrv is not loaded.", install
 	case n.Kind == "file" && e.Gdrdrv.Loaded:
-		return "the module gdrdrv is loaded, but /dev/gdrdrv is a file, not a device.", "As root: rm /dev/gdrdrv, then /usr/libexec/gdrdrv-node add."
+		return "the module gdrdrv is loaded, but /dev/gdrdrv is a file, not a device.", "As root: rm /dev/gdrdrv. " + makeNode
 	case n.Kind == "file":
 		return "/dev/gdrdrv is a file, not a device: no module is loaded.",
 			"Leave it there if no module is wanted: mscclpp takes GDRCopy only where this name is. Otherwise remove it first. " + install
 	case n.Kind != "device":
 		return fmt.Sprintf("/dev/gdrdrv is a %s, not a device.", n.Kind), "Remove it, and load the module before the container starts."
 	case n.Access != "":
-		return e.closed(n, "Set MODE and GROUP in /etc/default/gdrdrv, then as root: /usr/libexec/gdrdrv-node add.")
+		return e.closed(n, "Let the user into the node's group, or give it another mode by a rule of udev.")
 	case b.Errno == "ENXIO" || b.Errno == "ENODEV":
 		return "/dev/gdrdrv is there, but the module is not loaded.", "As root: modprobe gdrdrv."
 	case b.Errno == "EPERM" || b.Errno == "EACCES":

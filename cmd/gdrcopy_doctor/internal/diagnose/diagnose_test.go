@@ -282,12 +282,12 @@ var causes = []struct {
 	// backend-gdrdrv
 	{"module not loaded", healthy, nil, "backend-gdrdrv", OK, "gdrdrv is not loaded", ""},
 	{"module not loaded, and asked for", asked("gdrdrv"), nil, "backend-gdrdrv", Fail, "gdrdrv is not loaded", "Install the module"},
-	{"module without node", asked("gdrdrv"), func(s *scene) { s.Gdrdrv.Loaded = true }, "backend-gdrdrv", Fail, "is loaded, but there is no /dev/gdrdrv", "gdrdrv-node add"},
+	{"module without node", asked("gdrdrv"), func(s *scene) { s.Gdrdrv.Loaded = true }, "backend-gdrdrv", Fail, "is loaded, but there is no /dev/gdrdrv", "mknod -m 666"},
 	{"module without node in a container", asked("gdrdrv"), func(s *scene) { s.Gdrdrv.Loaded = true; s.Container = "Docker" }, "backend-gdrdrv", Fail, "this container has no /dev/gdrdrv", "--device /dev/gdrdrv"},
 	{"node is closed in a container", asked("gdrdrv"), func(s *scene) {
 		s.Gdrdrv.Loaded, s.Container = true, "Docker"
 		s.gdrdrvNode().Access = "permission denied"
-	}, "backend-gdrdrv", Fail, "permission denied (mode 0600, owner 0:0)", "/etc/default/gdrdrv"},
+	}, "backend-gdrdrv", Fail, "permission denied (mode 0600, owner 0:0)", "a rule of udev"},
 	{"node is a folder", asked("gdrdrv"), func(s *scene) { s.gdrdrvNode().Kind = "folder" }, "backend-gdrdrv", Fail, "is a folder", "before the container starts"},
 	{"node is a file, and the module is asked for", asked("gdrdrv"), func(s *scene) { s.gdrdrvNode().Kind = "file" }, "backend-gdrdrv", Fail, "is a file", "Leave it there"},
 	{"node without module", asked("gdrdrv"), func(s *scene) { s.gdrdrvNode(); s.backend("gdrdrv").Errno = "ENXIO" }, "backend-gdrdrv", Fail, "the module is not loaded", "modprobe gdrdrv"},
