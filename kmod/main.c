@@ -51,10 +51,9 @@ static struct file_system_type gdr_fs = {
 
 static int gdr_open(struct inode *inode, struct file *filp)
 {
-	struct gdr_file *f;
+	struct gdr_file *f = kzalloc(sizeof(*f), GFP_KERNEL_ACCOUNT);
 	int ret;
 
-	f = kzalloc(sizeof(*f), GFP_KERNEL_ACCOUNT);
 	if (!f)
 		return -ENOMEM;
 	f->inode = alloc_anon_inode(gdr_mnt->mnt_sb);
