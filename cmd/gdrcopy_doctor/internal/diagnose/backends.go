@@ -198,7 +198,7 @@ func (e *examination) refusalGdrdrv(b facts.Backend) (cause, advice string) {
 	case b.Errno == "ENXIO" || b.Errno == "ENODEV":
 		return "/dev/gdrdrv is there, but the module is not loaded.", "As root: modprobe gdrdrv."
 	case b.Errno == "EPERM" || b.Errno == "EACCES":
-		return "a sandbox may not open /dev/gdrdrv. " + sentence(b.Error), "Let it pass that node."
+		return "this process may not open /dev/gdrdrv: a sandbox or a security module refuses. " + sentence(b.Error), "Let it pass that node. " + unconfine
 	case b.Errno == "ENOTSUP":
 		version := e.Gdrdrv.Version
 		if version != "" {
@@ -242,7 +242,7 @@ func (e *examination) refusalRM(b facts.Backend) (cause, advice string) {
 	case n.Kind != "device" || n.Access != "":
 		return "/dev/nvidiactl cannot be used.", e.see("device-nodes")
 	case b.Errno == "EPERM" || b.Errno == "EACCES":
-		return sentence(b.Error), "Give the container the devices: --gpus all, or --device /dev/nvidiactl and --device /dev/nvidia0. A sandbox that filters the driver's requests (gVisor) has to let them pass."
+		return sentence(b.Error), "Give the container the devices: --gpus all, or --device /dev/nvidiactl and --device /dev/nvidia0. A sandbox that filters the driver's requests (gVisor) has to let them pass. " + unconfine
 	case strings.Contains(b.Error, "(MIG)"):
 		return sentence(b.Error), "Load gdrdrv, use a GPU that is not parted, or turn MIG off: nvidia-smi -mig 0."
 	case strings.Contains(b.Error, "confidential computing"):

@@ -301,6 +301,10 @@ func (e *examination) closed(n facts.Node, byMode string) (cause, advice string)
 	return fmt.Sprintf("%s may not be used by this user: %s (mode %s, owner %s).", n.Path, n.Access, n.Mode, n.Owner), byMode
 }
 
+// unconfine is how a container opens a node that a security module closes.
+const unconfine = "SELinux: podman run or docker run --security-opt label=disable; or for all containers, as root: setsebool -P container_use_devices on. " +
+	"AppArmor: podman run or docker run --security-opt apparmor=unconfined."
+
 // confined is closed of a node that its mode opens to everybody.
 func (e *examination) confined(n facts.Node) (cause, advice string) {
 	label := ""
@@ -309,8 +313,7 @@ func (e *examination) confined(n facts.Node) (cause, advice string) {
 	}
 	cause = fmt.Sprintf("%s may not be used: its mode (%s) lets everybody, and a security module (SELinux, AppArmor) refuses%s.", n.Path, n.Mode, label)
 	if e.inContainer() {
-		return cause, "SELinux: podman run or docker run --security-opt label=disable; or for all containers, as root: setsebool -P container_use_devices on. " +
-			"AppArmor: podman run or docker run --security-opt apparmor=unconfined."
+		return cause, unconfine
 	}
 	return cause, "The kernel's log names the rule (journalctl -k | grep -i denied): have the policy, or the program's profile, allow reading and writing " + n.Path + "."
 }
