@@ -132,8 +132,19 @@ static int start_next_epoch(const struct gdr_options *opts)
 		gdr_log(GDR_LOG_ERROR, "gdr_open: the core did not start: %s", strerror(rc));
 		return rc;
 	}
+	if (!atomic_load(&last_epoch))
+		atomic_store(&gdr_front.settled, true);
 	gdr_front.epoch = atomic_fetch_add(&last_epoch, 1) + 1;
 	return 0;
+}
+
+/* Only the first thread of a process has come through a fork. */
+void gdr_front_settle(void)
+{
+	if (!atomic_load(&last_epoch) || syscall(SYS_gettid) != syscall(SYS_getpid))
+		return;
+	gdr_runtime_leave_parent();
+	atomic_store(&gdr_front.settled, true);
 }
 
 int gdr_front_start(const struct gdr_options *opts)

@@ -42,6 +42,7 @@ struct gdr_front {
 	uint64_t epoch;		/* of the handles made here; 0 until Go's runtime runs */
 	pthread_mutex_t lock;	/* held while the runtime starts; see INSIDE */
 	_Atomic pid_t starter;	/* the thread that holds it */
+	_Atomic bool settled;	/* no thread has a goroutine of an ancestor's */
 };
 
 extern struct gdr_front gdr_front;
@@ -52,6 +53,9 @@ extern struct gdr_front gdr_front;
  * nothing where no driver is there, or not the device of the backend that opts name.
  */
 int gdr_front_start(const struct gdr_options *opts);
+
+/* A thread that forked inside of Go has its parent's goroutine in the child. The first call forgets it. */
+void gdr_front_settle(void);
 
 /* Go has made the core if the table has slots. Then the front is up. */
 static inline void gdr_front_up(void)
@@ -97,6 +101,8 @@ static inline void gdr_front_use(const struct copy_impl *impl)
 	int rc_;					\
 							\
 	gdr_enter(&thread_);				\
+	if (!atomic_load(&gdr_front.settled))		\
+		gdr_front_settle();			\
 	rc_ = (check);					\
 	if (!rc_)					\
 		rc_ = (call);				\

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -19,7 +20,7 @@
 static pthread_mutex_t lock;
 static _Atomic(char *) heap;	/* Go's heap ends here */
 static _Atomic(char *) ready;	/* from heap to here one can write */
-static char *given, *end;	/* Go's arenas end at given; one more may be reserved, to end */
+static char *first, *given, *end;	/* Go's arenas are first to given; one more may be reserved, to end */
 static char *pool;
 static _Atomic size_t pool_left;	/* taken from its end */
 
@@ -57,18 +58,49 @@ static bool fill_pool(void)
 	return true;
 }
 
+static bool in_arenas(const void *at)
+{
+	return (const char *)at >= first && (const char *)at < end;
+}
+
+/*
+ * An ancestor's arenas, unless this thread may stand on a stack there: a handler of the host's forked
+ * in the middle of Go code.
+ */
+static void drop_arenas(void)
+{
+	stack_t other = { .ss_flags = SS_DISABLE };
+
+	sigaltstack(NULL, &other);
+	if (syscall(SYS_gettid) == syscall(SYS_getpid) && !in_arenas(&other) &&
+	    (other.ss_flags & SS_DISABLE || !in_arenas(other.ss_sp)))
+		syscall(SYS_munmap, first, end - first);
+}
+
 int gdr_reserve_start(void)
 {
 	lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-	heap = ready = given = end = NULL;
+	if (first)
+		drop_arenas();
+	heap = ready = first = given = end = NULL;
 	pool_left = 0;
 	return fill_pool() ? 0 : ENOMEM;
+}
+
+/* Children inherit arenas: there are the stacks on which a handler of the host's may fork. */
+static char *map_arena(char *at, int flags)
+{
+	char *mem = gdr_map_memory(at, ARENA, PROT_NONE, flags);
+
+	if (mem != MAP_FAILED)
+		syscall(SYS_madvise, mem, ARENA, MADV_DOFORK);
+	return mem;
 }
 
 /* Where something of the host's lies behind the heap, Go takes its next arena elsewhere. */
 static bool reserve_arena(void)
 {
-	char *mem = gdr_map_memory(end, ARENA, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE);
+	char *mem = map_arena(end, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE);
 
 	if (mem == end)
 		end += ARENA;
@@ -141,10 +173,13 @@ static void *give(char *addr, size_t len, int prot, int flags)
 
 	if (flags & MAP_FIXED && prot != PROT_NONE)
 		return make_writable(addr, len, prot);
-	mem = is_arena && addr == given && given < end ? addr : gdr_map_memory(addr, len, prot, flags);
+	if (is_arena)
+		mem = addr == given && given < end ? addr : map_arena(addr, flags);
+	else
+		mem = gdr_map_memory(addr, len, prot, flags);
 	if (is_arena && mem == addr) {
 		if (addr != given)
-			heap = ready = addr;
+			first = heap = ready = addr;
 		given = end = addr + len;
 	}
 	return mem == MAP_FAILED && prot != PROT_NONE ? take_from_pool(len) : mem;

@@ -15,7 +15,7 @@
 
 #pragma GCC visibility push(hidden)
 
-/* The runtime starts. Returns 0 or ENOMEM. What an ancestor had is not here. */
+/* The runtime starts. Returns 0 or ENOMEM. What an ancestor had goes, unless this thread stands on it. */
 int gdr_reserve_start(void);
 
 /*

@@ -57,6 +57,14 @@ extern char __stop_gdr_go_module[] __attribute__((weak));
 extern char __start_gdr_go_c[] __attribute__((weak));
 extern char __stop_gdr_go_c[] __attribute__((weak));
 
+/* The goroutine of a thread that is inside Go, else NULL. */
+#ifdef __x86_64__
+#define GO_G "runtime.tlsg"
+#else
+#define GO_G "runtime.tls_g"
+#endif
+extern __thread void *go_g __asm__(GO_G) __attribute__((weak, tls_model("initial-exec")));
+
 /* In the place of the C library's functions, for runtime/cgo. */
 int gdr_go_pthread_key_create(pthread_key_t *key, void (*destructor)(void *));
 int gdr_go_pthread_sigmask(int how, const sigset_t *set, sigset_t *was);
@@ -263,6 +271,12 @@ static void restore_variables(void)
 	}
 	for (int i = 0; i < 2; i++)
 		memset(zero[i].start, 0, zero[i].end - zero[i].start);
+}
+
+void gdr_runtime_leave_parent(void)
+{
+	if (__start_gdr_go_entry)
+		go_g = NULL;
 }
 
 /*

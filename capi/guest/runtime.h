@@ -16,6 +16,9 @@
  */
 int gdr_runtime_start(void);
 
+/* The calling thread forked inside Go, and is the child's now: its goroutine is none of this runtime's. */
+void gdr_runtime_leave_parent(void);
+
 #pragma GCC visibility pop
 
 #endif

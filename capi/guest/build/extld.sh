@@ -100,7 +100,8 @@ for arg; do
 			--globalize-symbol=runtime.data --globalize-symbol=runtime.edata \
 			--globalize-symbol=runtime.noptrdata --globalize-symbol=runtime.enoptrdata \
 			--globalize-symbol=runtime.bss --globalize-symbol=runtime.ebss \
-			--globalize-symbol=runtime.noptrbss --globalize-symbol=runtime.enoptrbss "$arg"
+			--globalize-symbol=runtime.noptrbss --globalize-symbol=runtime.enoptrbss \
+			--globalize-symbol=runtime.tlsg --globalize-symbol=runtime.tls_g "$arg"
 		# Copies of the library find each other by the GNU hash table (capi/guest/slot.go).
 		# An entry in a section of its own is an ordinary pointer, which
 		# the linker relocates; --gc-sections must not drop it.

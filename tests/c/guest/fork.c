@@ -436,8 +436,9 @@ static void last_generation(void)
 	expect_is(n, last);
 }
 
-/* Forks that the C library does not see. */
+/* Fork on a thread that is inside the library. */
 
+/* The C library does not see it. */
 static pid_t raw_fork(void)
 {
 #if defined(__s390x__) || defined(__CRIS__)
@@ -447,20 +448,127 @@ static pid_t raw_fork(void)
 #endif
 }
 
+/* in_child, by another way than fork. */
+static bool in_child_by(pid_t (*make)(void), const char *what, void (*fn)(void *), void *arg)
+{
+	pid_t pid = make();
+
+	if (!pid) {
+		fn(arg);
+		_exit(0);
+	}
+	return pid > 0 && child_ok(what, wait_child(pid, CHILD_S));
+}
+
+static struct parent inside;
+static _Atomic int forked, lost;
+
+static void *open_twice(void *unused)
+{
+	work_without_cuda(NULL);
+	work_without_cuda(NULL);
+	return NULL;
+}
+
+/* The thread that forked does so before, after, or beside one that never was inside. */
+static void inside_child(void *how)
+{
+	pthread_t t;
+
+	expect_is(gdr_unpin_buffer(inside.g, inside.b.mh), EACCES);
+	if ((uintptr_t)how % 3) {
+		start_thread(&t, 0, open_twice, NULL);
+		if ((uintptr_t)how % 3 == 1)
+			expect_is(pthread_join(t, NULL), 0);
+	}
+	open_twice(NULL);
+	if ((uintptr_t)how % 3 == 2)
+		expect_is(pthread_join(t, NULL), 0);
+	expect(in_child_by(raw_fork, "a child of that child", work_without_cuda, NULL));
+}
+
+static void fork_inside(pid_t (*make)(void))
+{
+	uintptr_t how = atomic_load(&forked);
+
+	lost += !in_child_by(make, "of a thread that is inside", inside_child, (void *)how);
+	atomic_store(&forked, how + 1);
+}
+
+static __thread bool forks_in_mmap;
+
+void *mmap(void *addr, size_t len, int prot, int flags, int fd, off_t off)
+{
+	static __typeof__(mmap) *next;
+
+	if (!next)
+		*(void **)&next = dlsym(RTLD_NEXT, "mmap");
+	if (forks_in_mmap) {
+		forks_in_mmap = false;
+		fork_inside(fork);
+	}
+	return next(addr, len, prot, flags, fd, off);
+}
+
+static void fork_in_hook(void)
+{
+	void *va;
+
+	inside.g = open_or_fail();
+	furnish(&inside);
+	for (int i = 0; i < 6; i++) {
+		expect_is(gdr_unmap(inside.g, inside.b.mh, inside.b.va, inside.b.size), 0);
+		forks_in_mmap = true;
+		expect_is(gdr_map(inside.g, inside.b.mh, &va, inside.b.size), 0);
+		expect(!forks_in_mmap);
+		inside.b.va = va;
+		check_copies(&inside.b, i);
+	}
+	expect_is(lost, 0);
+	drop_buffer(inside.g, &inside.b);
+	expect_is(gdr_close(inside.g), 0);
+}
+
+static void fork_on_signal(int sig)
+{
+	fork_inside(raw_fork);	/* the thread may have locks of the C library */
+}
+
+/* SIGABRT comes through to a thread that is inside, on the stack that it has there. */
+static void fork_in_handler(void *flags)
+{
+	struct sigaction act = { .sa_handler = fork_on_signal, .sa_flags = SA_RESTART | (int)(intptr_t)flags };
+	int times = few_children() + 10;
+	pthread_t t;
+
+	if (!backend_is("rm"))
+		skip_case("a pin asks CUDA, which may have a lock at the fork");
+	inside.g = open_or_fail();
+	alloc_buffer(inside.g, &inside.b, 64 * KIB);
+	expect_is(gdr_cache_open(inside.g, MIB, 0, &inside.cache), 0);
+	expect_is(sigaction(SIGABRT, &act, NULL), 0);
+	start_thread(&t, 0, busy_with_buffers, &inside);
+	for (int i = 0; i < times; i++) {
+		sleep_us(1000 + i * 37 % 400);
+		expect_is(pthread_kill(t, SIGABRT), 0);
+		while (atomic_load(&forked) <= i)
+			sleep_us(200);
+	}
+	atomic_store(&stop, true);
+	join_threads(&t, 1);
+	expect_is(lost, 0);
+	whole_life(inside.g, 1);
+	expect_is(gdr_close(inside.g), 0);
+}
+
+/* Forks that the C library does not see. */
+
 static void fork_by(const char *what, pid_t (*how)(void), const struct parent *p,
 		    void (*child)(void *))
 {
 	for (int i = 0; i < few_children(); i++) {
-		pid_t pid;
-
 		fflush(stdout);
-		pid = how();
-		expect(pid >= 0);
-		if (!pid) {
-			child((void *)p);
-			_exit(0);
-		}
-		expect(child_ok(what, wait_child(pid, CHILD_S)));
+		expect(in_child_by(how, what, child, (void *)p));
 	}
 }
 
@@ -490,6 +598,9 @@ const struct guest_case cases[] = {
 	{ "8 parent threads inside: children work in full", busy_parent, 240, 1800 },
 	{ "8 parent threads pin, map, copy and use caches", busy_parent_with_buffers, 240, 1800 },
 	{ "the runtime is just starting", starting_parent, 240, 1800 },
+	{ "a thread that is inside forks in a hook of mmap", fork_in_hook, 120, 0 },
+	{ "a thread that is inside forks in a handler", NULL, 120, 900, fork_in_handler, 0 },
+	{ "the same, on another stack", NULL, 120, 900, fork_in_handler, (void *)SA_ONSTACK },
 	{ "raw clone and _Fork", raw_forks, 120, 600 },
 	{ 0 }
 };
