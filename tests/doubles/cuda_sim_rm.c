@@ -330,10 +330,16 @@ int rm_export_range(const struct mem *m, uint64_t offset, uint64_t size, uint64_
 	return status == RM_NO_RESOURCES ? CU_OPERATING_SYSTEM : status ? CU_INVALID_VALUE : CU_OK;
 }
 
-/* A file of the driver's that keeps the object. Its label is 4 and zeros, as 580.159.04 writes it. */
+#define NAMED_FROM (512ul << 20)	/* bytes */
+
+/*
+ * A file of the driver's that keeps the object. Its label is 4 and zeros, as 580.159.04 writes it. On GPUs with
+ * NVSwitch a second place has the fabric's name of large memory, which rm_sim makes (exportObjects).
+ */
 int rm_export_object(const struct mem *m, int *fd)
 {
-	struct rm_export_objects o = { .fd = open(RM_CTL_DEVICE, O_RDWR), .device = gpus[m->device].device, .most = 1,
+	struct rm_export_objects o = { .fd = open(RM_CTL_DEVICE, O_RDWR), .device = gpus[m->device].device,
+				       .most = m->size < NAMED_FROM ? 1 : 2,
 				       .label = { 4 }, .objects = { m->object }, .n = 1 };
 
 	if (o.fd < 0)

@@ -70,12 +70,17 @@ func (p *pin) label() (label, error) {
 	return l, nil
 }
 
+// ofCUDA reports whether CUDA wrote l.
+func (l *label) ofCUDA() bool {
+	return l.magic>>8 != labelMagic>>8 && (l.first == 0 || l.first == labelCUDA)
+}
+
 // extents gives the extents of the buffer, without their objects. For a label of CUDA's that is
 // one extent of length 0, which stands for a whole object. Anybody may have written l.
 func (l *label) extents() (extents []extent, va uint64, err error) {
 	switch {
 	case l.magic == labelMagic:
-	case l.magic>>8 != labelMagic>>8 && (l.first == 0 || l.first == labelCUDA):
+	case l.ofCUDA():
 		return []extent{{}}, 0, nil
 	case l.first == labelPool:
 		return nil, 0, fmt.Errorf("the descriptor has a memory pool of cuMemPoolExportToShareableHandle, of which no part is a buffer; pin memory of the pool in the process that has it, and pass it by gdr_export_fd: %w", unix.ENOTSUP)
@@ -160,8 +165,12 @@ func (s *session) Import(fd int) (backend.Pin, error) {
 		return nil, err
 	}
 	c := g.client
-	// One more than the label says, which the file must not have.
+	// One more than the label says, which the file must not have. CUDA puts the memory first; on GPUs with
+	// NVSwitch the name that the fabric has for it follows, which no device object can be the parent of.
 	n := min(len(extents)+1, int(info.most), labelObjects)
+	if l.ofCUDA() {
+		n = 1
+	}
 	args := &importObjects{fd: int32(fd), parent: g.device, n: uint16(n)}
 	if err := control(c, "IMPORT_OBJECTS_FROM_FD", c.root, controlImportObjects, args); err != nil {
 		return nil, err

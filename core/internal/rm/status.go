@@ -45,7 +45,7 @@ var statuses = results.Table[status]{
 	statusInvalidLimit:        {Name: "NV_ERR_INVALID_LIMIT", Errno: unix.EINVAL, Advice: "the range ends past the memory"},
 	statusInvalidObject:       {Name: "NV_ERR_INVALID_OBJECT", Errno: unix.EINVAL},
 	statusInvalidObjectHandle: {Name: "NV_ERR_INVALID_OBJECT_HANDLE", Errno: unix.EINVAL},
-	0x36:                      {Name: "NV_ERR_INVALID_OBJECT_PARENT", Errno: unix.ENOTSUP, Advice: "the memory belongs to another GPU, or to a part of one"},
+	0x36:                      {Name: "NV_ERR_INVALID_OBJECT_PARENT", Errno: unix.ENOTSUP, Advice: "the memory is another GPU's, a part's of one (MIG), or none that a GPU has by itself (a fabric's); pin it where it was allocated"},
 	statusInvalidParamStruct:  {Name: "NV_ERR_INVALID_PARAM_STRUCT", Errno: unix.ENOTSUP, Advice: "this driver differs from those that are known"},
 	statusInvalidParameter:    {Name: "NV_ERR_INVALID_PARAMETER", Errno: unix.EINVAL},
 	0x3F:                      {Name: "NV_ERR_INVALID_REQUEST", Errno: unix.EIO},

@@ -131,6 +131,7 @@ type export struct {
 	gpu      *GPU
 	memory   []*Memory // nil: none in this place
 	metadata [64]byte
+	fabric   bool // the second place has the fabric's name of the memory in the first
 }
 
 // FDInfo is what the kernel says of a file in /proc/self/fdinfo; nil: nothing that matters.

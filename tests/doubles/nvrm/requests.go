@@ -555,6 +555,7 @@ func (d *Driver) exportObjects(q *request, device *Object, p bytes) error {
 		}
 	}
 	copy(f.exports.metadata[:], p[10:])
+	f.exports.fabric = c.File.CUDA && n == 1 && most == 2
 	return nil
 }
 
@@ -595,10 +596,16 @@ func (d *Driver) importObjects(q *request, _ *Object, p bytes) error {
 	var made []*Object
 	for i, m := range e.memory[index : index+n] {
 		p[520+i] = 0
-		if m == nil {
+		if e.fabric && i+index == 1 {
+			err = InvalidParent // [mem_fabric_imported_ref.c: of a subdevice alone]
+		}
+		if m == nil && err == nil {
 			continue
 		}
-		o, err := d.importOne(q, p.u32(4), m, 0)
+		var o *Object
+		if err == nil {
+			o, err = d.importOne(q, p.u32(4), m, 0)
+		}
 		if err != nil {
 			for _, o := range made {
 				d.End(c, o)
