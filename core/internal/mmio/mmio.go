@@ -6,6 +6,7 @@ package mmio
 import (
 	"encoding/binary"
 	"runtime"
+	"sync"
 	"sync/atomic"
 
 	"gdrapi/core/backend"
@@ -29,16 +30,19 @@ const (
 // are live. Writes then have a full fence: a later read of a cached mapping may pass a write
 // that still is in a write-combining buffer.
 var (
-	live  [4]atomic.Int32
-	mixed atomic.Bool
+	counts sync.Mutex // guards live, and changes of mixed: the last change sees all
+	live   [4]int32
+	mixed  atomic.Bool
 )
 
 // Count counts the mappings of a type up or down by by.
 func Count(typ backend.MappingType, by int32) {
-	live[typ&3].Add(by)
+	counts.Lock()
+	defer counts.Unlock()
+	live[typ&3] += by
 	types := 0
-	for i := range live {
-		if live[i].Load() > 0 {
+	for _, n := range live {
+		if n > 0 {
 			types++
 		}
 	}

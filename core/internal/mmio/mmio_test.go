@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"unsafe"
 
@@ -38,6 +39,42 @@ func random(n int) []byte {
 		b[i] = byte(rand.Uint32())
 	}
 	return b
+}
+
+// Two mappings begin at a time. The last change counts both.
+func TestCountAtATime(t *testing.T) {
+	const turns = 200_000
+	var turn, done atomic.Int64
+	reach := func(at *atomic.Int64, n int64) {
+		for spins := 1; at.Load() < n; spins++ {
+			if spins%1000 == 0 {
+				runtime.Gosched()
+			}
+		}
+	}
+	go func() {
+		for n := int64(1); n <= turns; n++ {
+			reach(&turn, n)
+			Count(backend.Caching, 1)
+			done.Store(n)
+		}
+	}()
+	unlike := 0
+	for n := int64(1); n <= turns; n++ {
+		turn.Store(n)
+		for range n % 16 { // the other one needs some time to see it
+			turn.Load()
+		}
+		Count(backend.WC, 1)
+		reach(&done, n)
+		if !Mixed() {
+			unlike++
+		}
+		Count(backend.WC, -1)
+		Count(backend.Caching, -1)
+	}
+	require.Zero(t, unlike)
+	require.False(t, Mixed())
 }
 
 var types = map[string]backend.MappingType{"WC": backend.WC, "cached": backend.Caching, "device": backend.Device}
