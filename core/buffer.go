@@ -160,14 +160,19 @@ func (b *Buffer) lock() error {
 
 func errUnpinned() error { return fmt.Errorf("the buffer is unpinned: %w", ErrClosed) }
 
-// outside calls do, which maps or unmaps b, without the lock. The caller has locked b.
-func (b *Buffer) outside(do func() error) error {
+// outside calls do, which maps or unmaps b, without the lock. The caller has locked b. A panic of do's
+// is an error: b is what it was before.
+func (b *Buffer) outside(do func() error) (err error) {
 	b.busy = true
 	b.mu.Unlock()
-	err := do()
-	b.mu.Lock()
-	b.busy = false
-	return err
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("a defect in this library, please report it: %v: %w", p, unix.EIO)
+		}
+		b.mu.Lock()
+		b.busy = false
+	}()
+	return do()
 }
 
 // Close ends the buffer's mapping, if there is one, and unpins the buffer. It waits for

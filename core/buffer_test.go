@@ -320,3 +320,27 @@ func TestAttributes(t *testing.T) {
 	}
 	require.Len(t, f.Made(), asked, "no backend is asked")
 }
+
+// A defect on the way to the driver loses no buffer: it is as before, and gone after Close.
+func TestPanics(t *testing.T) {
+	d, f := open(t)
+	b, err := d.Pin(request)
+	require.NoError(t, err)
+	f.OnMap = func() { panic("in map") }
+	_, err = b.Map(4096, AnyType)
+	require.Equal(t, unix.EIO, errno(err))
+	require.ErrorContains(t, err, "in map")
+	f.OnMap = nil
+	m, err := b.Map(4096, AnyType)
+	require.NoError(t, err)
+	onMunmap(t, func() error { panic("in munmap") })
+	require.Equal(t, unix.EIO, errno(m.Close()))
+	require.True(t, m.IsOpen())
+	require.NoError(t, m.Close())
+	f.OnMap = func() { panic(first(nil, b.Close())) }
+	_, err = b.Map(4096, AnyType)
+	require.Error(t, err)
+	require.Zero(t, f.Live, "unpinned meanwhile")
+	require.NoError(t, d.Close())
+	require.Equal(t, 1, count(f, "close"))
+}

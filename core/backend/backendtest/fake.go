@@ -88,10 +88,10 @@ func (p *fakePin) Map(size uint64, want backend.MappingType) (uintptr, backend.M
 	if err := p.f.Call("map"); err != nil {
 		return 0, 0, err
 	}
-	p.mapped = true
 	if p.f.OnMap != nil {
 		p.f.OnMap()
 	}
+	p.mapped = true
 	p.f.mu.Lock()
 	defer p.f.mu.Unlock()
 	p.f.Bytes, p.f.Want = size, want

@@ -153,9 +153,13 @@ func (g *gpu) checkEnd(last extent, b buffer) error {
 }
 
 // cut gives the extents of the first size bytes, one for each window. None crosses a multiple
-// of unit in its object. unit gives 0 for an object that needs no cut.
-func (p *pin) cut(size uint64, unit func(object handle) uint64) (extents []extent) {
+// of unit in its object. unit gives 0 for an object that needs no cut. Errors: EINVAL (the objects have
+// fewer bytes: one ends inside of a page).
+func (p *pin) cut(size uint64, unit func(object handle) uint64) (extents []extent, err error) {
 	for i := 0; size > 0; i++ {
+		if i == len(p.extents) {
+			return nil, fmt.Errorf("the memory at %#x ends %d bytes before its last page does; map fewer bytes: %w", p.first, size, unix.EINVAL)
+		}
 		e := p.extents[i]
 		step := unit(e.object)
 		left := min(e.length, size)
@@ -169,22 +173,25 @@ func (p *pin) cut(size uint64, unit func(object handle) uint64) (extents []exten
 			e.offset += e.length
 		}
 	}
-	return extents
+	return extents, nil
 }
 
 // mapFirst maps the first size bytes. On an error nothing stays mapped.
 func (p *pin) mapFirst(size uintptr) (va uintptr, got backend.MappingType, err error) {
-	whole := p.cut(uint64(size), func(handle) uint64 { return 0 })
+	whole, err := p.cut(uint64(size), func(handle) uint64 { return 0 })
+	if err != nil {
+		return 0, backend.None, err
+	}
 	va, got, err = p.mapExtents(size, whole)
 	unit := p.gpu.unit(err)
 	if unit == nil {
 		return va, got, err
 	}
-	small := p.cut(uint64(size), unit)
-	if len(small) == len(whole) {
+	small, few := p.cut(uint64(size), unit)
+	if few != nil || len(small) == len(whole) {
 		return va, got, err
 	}
-	if few := mapsLeft(len(small)); few != nil {
+	if few = mapsLeft(len(small)); few != nil {
 		return 0, backend.None, errors.Join(few, err)
 	}
 	log.Debugf("the buffer is mapped in %d parts: %v", len(small), err)
