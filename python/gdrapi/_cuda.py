@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Another process' memory object in this one's CUDA: the driver's calls by ctypes, where somebody asks for them."""
+import atexit
 import contextlib
 import ctypes
 import functools
@@ -81,8 +82,10 @@ class CudaArray:
     def __dlpack_device__(self) -> Tuple[int, int]:
         return _DL_CUDA, self.device
 
-    def __dlpack__(self, **_: Any) -> Any:
-        """It waits for no stream: the other process says when its data is there."""
+    def __dlpack__(self, *, dl_device: Optional[Tuple[int, int]] = None, copy: Optional[bool] = None, **_: Any) -> Any:
+        """It waits for no stream: the other process says when its data is there. It copies nothing (BufferError)."""
+        if copy or dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
+            raise BufferError("this gives the GPU's memory itself; copy it from there")
         kind, typestr = self._source.dl, self._source.typestr
         if typestr[0] != ">" and typestr[1] in _DL_CODES:
             kind = _DL_CODES[typestr[1]], 8 * int(typestr[2:]), 1
@@ -92,6 +95,8 @@ class CudaArray:
         at = ctypes.addressof(tensor)
         _TENSOR.pack_into(tensor, 0, self.address, _DL_CUDA, self.device, len(self.shape), *kind, at + size, 0, 0, 0, _RETURN)
         struct.pack_into("%dq" % len(self.shape), tensor, size, *self.shape)
+        if _lends and _at_end(_RETURN_PYTHON, at, at):
+            raise MemoryError("__cxa_atexit")
         _lent[at] = tensor, self._memory
         return _new_capsule(at, b"dltensor", _UNUSED)
 
@@ -117,10 +122,31 @@ def _unused(capsule: int) -> None:
         _raise_pending()  # where an error ends the capsule, which would fail the next call
     finally:
         if _is_capsule(capsule, b"dltensor"):  # who takes the tensor gives the capsule another name
-            del _lent[_in_capsule(capsule, b"dltensor")]
+            _finalize(_in_capsule(capsule, b"dltensor"))
 
 
 _C = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-_callbacks = _C(_lent.pop), _C(_unused)
+def _returned(at: int) -> None:
+    _lent.pop(at, None)
+
+
+# A consumer may give a tensor back after the interpreter has ended. So its deleter is C: __cxa_finalize runs what
+# __cxa_atexit registered for the tensor, which is _returned until _leave takes it out.
+_libc = ctypes.CDLL(None)
+_at_end, _finalize = _libc["__cxa_atexit"], _libc["__cxa_finalize"]
+_at_end.argtypes, _finalize.argtypes, _finalize.restype = [ctypes.c_void_p] * 3, [ctypes.c_void_p], None
+_callbacks = _C(_returned), _C(_unused)
 ctypes.pythonapi.Py_IncRef(ctypes.py_object(_callbacks))  # tensors outlive modules
-_RETURN, _UNUSED = (ctypes.cast(one, ctypes.c_void_p).value for one in _callbacks)
+_RETURN_PYTHON, _UNUSED = (ctypes.cast(one, ctypes.c_void_p).value for one in _callbacks)
+_RETURN = ctypes.cast(_finalize, ctypes.c_void_p).value
+_lends = True
+
+
+@atexit.register
+def _leave() -> None:
+    global _lends
+    _lends = False
+    lent = dict(_lent)
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(lent))  # consumers may still use it; the end of the process ends it
+    for at in lent:
+        _finalize(at)

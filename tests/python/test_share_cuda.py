@@ -217,6 +217,40 @@ def test_a_capsule_that_an_error_ends_keeps_nothing(cuda, make):
     assert live(cuda) == before
 
 
+EXIT = """
+import ctypes, sys
+import gdrapi, dlpack
+from conftest import Array, Cuda
+cuda = Cuda()
+one = gdrapi.share(Array(cuda, (1024,))).cuda()
+libc = ctypes.CDLL(None)
+libc.__cxa_atexit.argtypes = [ctypes.c_void_p] * 3
+taken = [dlpack.taken(one.__dlpack__()) for _ in range(3)]
+taken[1].end()
+for tensor in taken[::2]:
+    assert not libc.__cxa_atexit(tensor.deleter, ctypes.addressof(tensor), None)
+print("registered")
+"""
+
+
+def test_a_tensor_is_given_back_after_the_interpreter(cuda):
+    paths = os.pathsep.join([os.path.dirname(os.path.dirname(gdrapi.__file__)), os.path.dirname(__file__)])
+    ran = subprocess.run([sys.executable, "-c", EXIT], env=dict(os.environ, PYTHONPATH=paths),
+                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60)
+    assert (ran.returncode, ran.stdout) == (0, b"registered\n")
+
+
+def test_dlpack_copies_nothing(cuda, make):
+    one = gdrapi.share(make()).cuda()
+    for wish in ({"copy": True}, {"dl_device": (1, 0)}, {"dl_device": (2, 99)}, {"copy": True, "dl_device": (1, 0)}):
+        with pytest.raises(BufferError):
+            one.__dlpack__(**wish)
+    for wish in ({}, {"copy": False}, {"copy": None, "dl_device": None}, {"dl_device": one.__dlpack_device__()}):
+        tensor = dlpack.taken(one.__dlpack__(**wish))
+        assert tensor.data == one.address
+        tensor.end()
+
+
 def test_what_dlpack_cannot_say(make):
     for array in (make(typestr=">f4"), make(readonly=True), make(typestr="|V8", descr=[("a", "<i4"), ("b", "<f4")])):
         with pytest.raises(BufferError):
