@@ -387,9 +387,10 @@ bool gdr_hear(const struct gdr_slot *s, unsigned int layout)
 		put_once(s);
 	if (s->at != slot.at || !gdr_hears())
 		return false;
-	atomic_store(&driver, layout);
-	if (layout)
+	if (layout) {	/* else an open could not ask: what is known stays true */
+		atomic_store(&driver, layout);
 		gdr_heard_start();
+	}
 	return true;
 }
 

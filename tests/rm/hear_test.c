@@ -739,6 +739,19 @@ static bool is_unknown(void)
 	return !strcmp(picture(), "--------") && sees(0x71, 2608, 0x71);
 }
 
+/* An open that cannot ask for the version takes nothing from those before it. */
+static bool stays_known(void)
+{
+	unsigned int newest = all_layouts[sizeof(all_layouts) / sizeof(all_layouts[0]) - 1];
+
+	load(kernel, false);
+	start(newest);
+	if (!gdr_hear(&where, 0))
+		return false;
+	run("map 0 2 a");
+	return !strcmp(picture(), "aa------");
+}
+
 static bool another_libcuda(void)
 {
 	struct gdr_slot first;
@@ -885,6 +898,7 @@ int main(void)
 	in_child("the loader binds the slot late", bound_late);
 	in_child("the slot is read-only", is_read_only);
 	in_child("a driver that is not known: exports alone are watched", is_unknown);
+	in_child("an open that does not know the driver, after one that did", stays_known);
 	in_child("another libcuda", another_libcuda);
 	in_child("no slot", without_a_slot);
 	in_child("the table ends", stopped);
