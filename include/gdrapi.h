@@ -230,8 +230,9 @@ int gdr_close(gdr_t g);
  * of cuMemCreate or of a pool makes it, if the thread has no context of that GPU and
  * nobody holds the primary one, and keeps it until the unpin.
  *
- * Other threads may free other memory on the same pages meanwhile, if the memory on
- * those pages was allocated after the first gdr_open (docs/rm.md).
+ * Other threads may free other memory on the same pages meanwhile: on gdrdrv always, on
+ * rm if the memory on those pages was allocated after the first gdr_open (docs/rm.md). On
+ * dmabuf they may not, because CUDA is asked for the pages.
  *
  * Returns: 0;
  * EINVAL for a @size of 0, a range that wraps, an @addr that is not GPU memory, a

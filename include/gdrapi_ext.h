@@ -62,7 +62,8 @@ int gdr_get_backend(gdr_t g, char *name, size_t size);
  * The buffer begins on the backend's page below @addr: that address is the va of
  * gdr_get_info. So the byte at @addr lies @addr - va bytes behind the address of gdr_map,
  * and a mapping of all bytes has the size @addr - va + @size. Other bytes of the first and
- * the last page may be anybody's. Other threads may free them at any time.
+ * the last page may be anybody's. gdr_pin_buffer says for which memory other threads may
+ * free those bytes during the call.
  *
  * No other thread may free memory of the bytes themselves during the call. On the memory of
  * these bytes, also of whole pages, the call sets CUDA's attribute SYNC_MEMOPS, and on no
