@@ -29,7 +29,7 @@ runs() {
 }
 
 cd "$work" || exit 1
-block c 1 >example.c
+block c 2 >example.c
 block sh 4 >line
 check "pkg-config knows gdrapi 2.6" pkg-config --exact-version=2.6 gdrapi
 check "README.md has a program" grep -q '^int main' example.c
