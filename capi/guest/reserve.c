@@ -178,8 +178,10 @@ static void *give(char *addr, size_t len, int prot, int flags)
 	else
 		mem = gdr_map_memory(addr, len, prot, flags);
 	if (is_arena && mem == addr) {
-		if (addr != given)
-			first = heap = ready = addr;
+		if (addr != given) {
+			first = addr;
+			heap = ready = addr;
+		}
 		given = end = addr + len;
 	}
 	return mem == MAP_FAILED && prot != PROT_NONE ? take_from_pool(len) : mem;
