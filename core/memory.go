@@ -6,6 +6,7 @@ import (
 
 	"gdrapi/core/backend"
 	"gdrapi/core/cuda"
+	"gdrapi/core/log"
 
 	"golang.org/x/sys/unix"
 )
@@ -15,8 +16,9 @@ type Memory struct {
 	device *Device
 	alloc  *cuda.Allocation
 
-	mu    sync.RWMutex // what uses the allocation holds it for reading
-	freed bool
+	mu      sync.Mutex // not held while CUDA is called, which may wait for the host
+	exports int        // that go on
+	freed   bool       // the last of them, or Close, frees the allocation
 }
 
 // Alloc allocates GPU memory on the CUDA device with that ordinal. size is in bytes, and is
@@ -62,16 +64,19 @@ func (m *Memory) Addr() uint64 { return m.alloc.Ptr() }
 func (m *Memory) Size() uint64 { return m.alloc.Size() }
 
 // Close frees the memory. Buffers that are pinned in it behave as after a program has freed
-// its own memory.
+// its own memory. While another thread exports it, Close leaves that to the thread.
 func (m *Memory) Close() error {
 	m.mu.Lock()
-	freed := m.freed
+	freed, exports := m.freed, m.exports
 	m.freed = true
 	m.mu.Unlock()
 	if freed {
 		return fmt.Errorf("the allocation is freed: %w", ErrClosed)
 	}
 	m.device.memories.remove(m)
+	if exports > 0 {
+		return nil
+	}
 	return m.alloc.Free()
 }
 
@@ -82,10 +87,29 @@ func (m *Memory) Export(flags uint32) (fd int, err error) {
 	if flags&^backend.PinForcePCIe != 0 {
 		return -1, fmt.Errorf("export flags %#x; pass 0 or GDR_PIN_FLAG_FORCE_PCIE: %w", flags, unix.EINVAL)
 	}
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	if m.freed {
+	m.mu.Lock()
+	freed := m.freed
+	if !freed {
+		m.exports++
+	}
+	m.mu.Unlock()
+	if freed {
 		return -1, fmt.Errorf("the allocation is freed: %w", ErrClosed)
 	}
+	defer m.exported()
 	return m.alloc.Export(flags&backend.PinForcePCIe != 0)
+}
+
+// exported ends an export. It frees the memory if Close came meanwhile.
+func (m *Memory) exported() {
+	m.mu.Lock()
+	m.exports--
+	ends := m.freed && m.exports == 0
+	m.mu.Unlock()
+	if !ends {
+		return
+	}
+	if err := m.alloc.Free(); err != nil {
+		log.Warnf("the allocation at %#x, which was freed during its export, is not freed: %v", m.Addr(), err)
+	}
 }

@@ -86,9 +86,54 @@ static void forced_pcie(void)
 	}
 }
 
+static int freed = -1;
+
+static void *free_it(void *unused)
+{
+	freed = gdr_mem_free(g, b.mem);
+	return NULL;
+}
+
+static void free_beside(void)
+{
+	run_thread(0, free_it, NULL);
+}
+
+/* CUDA may wait for the host, which may wait for a thread that frees the memory: that one does not wait for CUDA. */
+static void freed_meanwhile(void)
+{
+	unsigned long (*between)(void (*fn)(void), unsigned long nth), (*live)(void), before;
+	int fd;
+
+	needs_doubles("a real driver waits for nobody here");
+	between = need_symbol("cuda_sim_between");
+	live = need_symbol("cuda_sim_live");
+	make_scene();
+	close(export(0));
+	expect_is(gdr_mem_free(g, b.mem), 0);
+	before = live();
+	for (unsigned long nth = 1; ; nth++) {
+		alloc_buffer(g, &b, BYTES);
+		freed = -1;
+		between(free_beside, nth);
+		fd = -1;
+		if (!gdr_mem_export_dmabuf(g, b.mem, 0, &fd))
+			close(fd);
+		if (between(NULL, 0)) {
+			expect(nth > 2);
+			break;
+		}
+		expect_is(freed, 0);
+		expect_is(gdr_mem_free(g, b.mem), EINVAL);
+		expect_is(live(), before);
+	}
+	expect_is(gdr_close(g), 0);
+}
+
 const struct guest_case cases[] = {
 	{ "the dma-buf is the memory, and outlives it", shares_memory, 30, 0 },
 	{ "no descriptors left", without_descriptors, 30, 0 },
+	{ "memory that another thread frees meanwhile", freed_meanwhile, 30, 0 },
 	{ "forced PCIe", forced_pcie, 30, 0 },
 	{ 0 }
 };
