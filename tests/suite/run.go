@@ -203,6 +203,9 @@ func (s *suite) names(group string) bool {
 
 // Run runs the programs of the table that the flags pick as subtests.
 func Run(t *testing.T) {
+	if f, err := os.Open(filepath.Join(current.results, "summary")); err == nil { // an input, see writeSummary
+		f.Close()
+	}
 	for _, g := range current.table {
 		t.Run(g.Name, func(t *testing.T) { current.runGroup(t, g) })
 	}
@@ -272,20 +275,30 @@ func (s *suite) test(t *testing.T, r *row) {
 }
 
 // end prints the lines of all rows and the sum, and writes them to build/results/summary. It
-// says whether all is well, which takes that all rows ran. The summary is younger than go test's cache of results accepts for
-// an input, so go test runs the programs anew each time.
+// says whether all is well, which takes that all rows ran.
 func (s *suite) end() bool {
 	text := strings.Join(s.lines, "") + s.sum.String()
 	if s.left > 0 {
 		text += fmt.Sprintf("; %d programs were not run: %v", s.left, context.Cause(s.ctx))
 	}
 	text += "\n"
-	if err := os.WriteFile(filepath.Join(s.results, "summary"), []byte(text), 0o666); err != nil {
+	if err := s.writeSummary(text); err != nil {
 		fmt.Fprintln(os.Stderr, "suite:", err)
 		return false
 	}
 	_, err := io.WriteString(s.say, text)
 	return err == nil && s.sum.failed == 0 && s.sum.passed+s.sum.skipped > 0 && s.left == 0
+}
+
+// writeSummary dates the summary a year ahead. go test caches no verdict with an input that is less than 2 s old when
+// go reads the test's output, however late that is on a busy machine. So it runs the programs anew each time.
+func (s *suite) writeSummary(text string) error {
+	name := filepath.Join(s.results, "summary")
+	if err := os.WriteFile(name, []byte(text), 0o666); err != nil {
+		return err
+	}
+	ahead := time.Now().AddDate(1, 0, 0)
+	return os.Chtimes(name, ahead, ahead)
 }
 
 func (s *suite) log(r *row) string {

@@ -241,6 +241,9 @@ func TestEnd(t *testing.T) {
 		summary, err := os.ReadFile(filepath.Join(s.results, "summary"))
 		require.NoError(t, err)
 		require.Equal(t, sum.String()+"\n", string(summary))
+		info, err := os.Stat(filepath.Join(s.results, "summary"))
+		require.NoError(t, err)
+		require.Greater(t, time.Until(info.ModTime()), 24*time.Hour, "go test would cache the verdict")
 	}
 }
 
