@@ -101,7 +101,7 @@ func (s *session) pinHeard(b buffer, flags uint32) (*pin, error) {
 			_ = p.Unpin()
 		}
 	}
-	return nil, errUnheard
+	return nil, fmt.Errorf("%d bytes at %#x are freed and made anew again and again: no other thread may free memory during its pin: %w", b.end-b.first, b.first, unix.EINVAL)
 }
 
 // refuse drops entries whose objects the driver refused to duplicate.
