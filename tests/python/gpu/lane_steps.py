@@ -3,7 +3,7 @@
 
     LD_LIBRARY_PATH=build PYTHONPATH=python python3 tests/python/gpu/lane_steps.py [STEPS]
 
-The checks are the rows of "When which bytes may be written" in python/README.md. Most write the step's number onto
+The checks are the rows of "When the tensors may be written again" in python/README.md. Most write the step's number onto
 every element, plus the element's place. The GPU takes the place away and says the least and the greatest that is
 left: both are the step's number, or a byte was of another step.
 """
