@@ -7,7 +7,8 @@
 #
 # Of what stands in backquotes these count: a word that begins with a folder of the
 # tree, and may be a pattern; and the bare name of a source file, in any folder. A word
-# with < or $ in it stands for several, and does not count.
+# with < or $ in it stands for several, and does not count. A variable of the environment that a page
+# or a manual page names is read by a file of the library, the tools or the packages.
 . tests/tap.sh
 
 tops='capi|cmd|core|docs|examples|include|kmod|packaging|pkg-config|python|tests|tools|vkgdr'
@@ -54,12 +55,23 @@ bad_names() {
 	done
 }
 
+# bad_variables PAGE: GDRCOPY_… that nothing reads; GDRCOPY_PATH_L is DPDK's. A manual page's title is none.
+bad_variables() {
+	local word
+
+	grep -v '^\.Dt' "$1" | grep -oE '\bGDRCOPY_[A-Z0-9_]+' | sort -u | grep -vx GDRCOPY_PATH_L | while read -r word; do
+		grep -rqw --include='*.[chp]*' --include='*.go' --include='*.yaml' -e "$word" capi core include tools cmd python packaging ||
+			echo "variable: $word"
+	done
+}
+
 if [ $# -gt 0 ]; then
 	for page; do none "$page" "$(bad_links "$page")"; done
 	done_testing
 	exit
 fi
 for page in *.md docs/*.md docs/runs/*.md python/*.md vkgdr/python/*.md examples/*.md examples/*/*.md packaging/*.md tests/*/*.md tests/c/*/*.md; do
-	none "$page" "$(bad_links "$page"; bad_names "$page")"
+	none "$page" "$(bad_links "$page"; bad_names "$page"; bad_variables "$page")"
 done
+for page in docs/man/man*/*.[1-9]; do none "$page" "$(bad_variables "$page")"; done
 done_testing
