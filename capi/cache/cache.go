@@ -191,15 +191,17 @@ func (c *Cache) Close() error {
 	return nil
 }
 
-// outside calls fn, which calls CUDA, without the lock: CUDA may call the host back.
-func (c *Cache) outside(fn func() error) error {
+// outside calls fn, which calls CUDA, without the lock: CUDA may call the host back. A panic of fn's
+// goes on with the lock held, as the caller's deferred unlock expects it.
+func (c *Cache) outside(fn func() error) (err error) {
 	c.unlock()
-	err := fn()
-	c.mu.Lock()
-	if c.closed {
-		return errClosed()
-	}
-	return err
+	defer func() {
+		c.mu.Lock()
+		if c.closed {
+			err = errClosed()
+		}
+	}()
+	return fn()
 }
 
 // find holds a range that has the size bytes at addr. It pins one if there is none.

@@ -67,6 +67,23 @@ func drop(c *Cache, handle uint64) {
 	c.of.place(handle).change(handle, func(s uint64) (uint64, bool) { return s - 1, s&holdsMax != 0 })
 }
 
+// A panic in what runs without the lock reaches the caller, and the cache works after it.
+func TestPanic(t *testing.T) {
+	broken := true
+	c, _ := open(t, 1<<30, func(*backendtest.Fake) (uint64, error) {
+		if broken {
+			panic("in CUDA")
+		}
+		return 1, nil
+	})
+	require.PanicsWithValue(t, "in CUDA", func() { _, _ = get(c, 0x10000, 8) })
+	broken = false
+	h, err := get(c, 0x10000, 8)
+	require.NoError(t, err)
+	drop(c, h)
+	require.NoError(t, c.Close())
+}
+
 // An error of CUDA becomes the same errno as everywhere in this library. Nothing is pinned then, nor
 // where memory may have gone in the pin, or other memory may be there.
 func TestGetsThatFail(t *testing.T) {

@@ -135,15 +135,16 @@ func (c *Cache) pin(p plan) (m *core.Mapping, handle uint64, err error) {
 
 // pinOnce pins and maps, and gives the buffer its handle. The cache is unlocked meanwhile.
 func (c *Cache) pinOnce(p plan) (m *core.Mapping, handle uint64, err error) {
-	c.unlock()
-	defer c.mu.Lock()
-	if m, err = c.device.Map(p.start, p.end-p.start); err != nil {
-		return nil, 0, err
-	}
-	if handle, err = c.of.show(m.Buffer()); err != nil {
-		return nil, 0, err
-	}
-	return m, handle, nil
+	err = c.outside(func() (err error) {
+		if m, err = c.device.Map(p.start, p.end-p.start); err != nil {
+			return err
+		}
+		if handle, err = c.of.show(m.Buffer()); err != nil {
+			m = nil
+		}
+		return err
+	})
+	return m, handle, err
 }
 
 // insert adds a range with one hold.
