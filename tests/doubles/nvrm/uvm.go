@@ -355,41 +355,44 @@ func (d *Driver) uvmFree(q *request) error {
 	return nil
 }
 
-// base, length, UUID [uvm_map_external.c, uvm_unmap_external]
-func (d *Driver) uvmUnmap(q *request) error {
+// externalOf is the range of 73 and the GPU that a request names: base, length, UUID. page and active are those of
+// invalidRange and registered.
+func externalOf(q *request, page uint64, active bool) (*vaRange, *GPU, error) {
 	s, base, length := q.file.space, q.arg.u64(0), q.arg.u64(8)
-	if invalidRange(base, length, smallPage) {
-		return InvalidAddress
+	if invalidRange(base, length, page) {
+		return nil, nil, InvalidAddress
 	}
 	r := s.external(base, length)
 	if r == nil {
-		return InvalidAddress
+		return nil, nil, InvalidAddress
 	}
-	g := s.registered(q.arg[16:], false)
+	g := s.registered(q.arg[16:], active)
 	if g == nil {
-		return InvalidDevice
+		return nil, nil, InvalidDevice
 	}
-	return d.unmapIn(r, g.gpu, base, length)
+	return r, g.gpu, nil
+}
+
+// base, length, UUID [uvm_map_external.c, uvm_unmap_external]
+func (d *Driver) uvmUnmap(q *request) error {
+	r, gpu, err := externalOf(q, smallPage, false)
+	if err != nil {
+		return err
+	}
+	return d.unmapIn(r, gpu, q.arg.u64(0), q.arg.u64(8))
 }
 
 // base, length, UUID: no memory, without a fault [uvm_map_external.c, uvm_map_external_sparse]
 func (d *Driver) uvmSparse(q *request) error {
-	s, base, length := q.file.space, q.arg.u64(0), q.arg.u64(8)
-	if invalidRange(base, length, gpuPage) {
-		return InvalidAddress
-	}
-	r := s.external(base, length)
-	if r == nil {
-		return InvalidAddress
-	}
-	g := s.registered(q.arg[16:], true)
-	if g == nil {
-		return InvalidDevice
-	}
-	if err := d.unmapIn(r, g.gpu, base, length); err != nil {
+	r, gpu, err := externalOf(q, gpuPage, true)
+	if err != nil {
 		return err
 	}
-	r.maps = append(r.maps, &extMap{gpu: g.gpu, base: base, length: length, page: gpuPage})
+	base, length := q.arg.u64(0), q.arg.u64(8)
+	if err := d.unmapIn(r, gpu, base, length); err != nil {
+		return err
+	}
+	r.maps = append(r.maps, &extMap{gpu: gpu, base: base, length: length, page: gpuPage})
 	return nil
 }
 
