@@ -441,11 +441,7 @@ static void last_generation(void)
 /* The C library does not see it. */
 static pid_t raw_fork(void)
 {
-#if defined(__s390x__) || defined(__CRIS__)
-	return syscall(SYS_clone, 0, SIGCHLD, 0, 0, 0);
-#else
 	return syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
-#endif
 }
 
 /* in_child, by another way than fork. */
