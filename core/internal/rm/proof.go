@@ -91,11 +91,11 @@ func (s *session) proven(g *gpu, w way) bool {
 	}
 	mine := &trial{unix.Gettid(), make(chan struct{})}
 	if t.now.CompareAndSwap(nil, mine) {
+		defer close(mine.done)
+		defer t.now.Store(nil)
 		if t.of() == untried {
 			s.try(g, w)
 		}
-		t.now.Store(nil)
-		close(mine.done)
 	} else if other := t.now.Load(); other != nil && other.thread != mine.thread {
 		select {
 		case <-other.done:
