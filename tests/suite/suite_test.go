@@ -267,6 +267,10 @@ func TestMakefile(t *testing.T) {
 	// The program may have passed a check before it was ended.
 	require.Regexp(t, `\n\d+ passed, 1 failed, 0 skipped(\nmake.*)?$`, out)
 
+	out, err = run([]string{"B=" + b}, "go", "test", "./tests", "-run", "abi/none")
+	require.Error(t, err, out)
+	require.Contains(t, out, "-run abi/none picks no program")
+
 	table, err := os.ReadFile(filepath.Join(top, "tests/table_test.go"))
 	require.NoError(t, err)
 	groups := regexp.MustCompile(`(?m)^\t\{Name: "(\w+)", .*Rows: `).FindAllStringSubmatch(string(table), -1)
