@@ -294,7 +294,7 @@ int rm_mem_new(struct mem *m, uint64_t size);
 void rm_mem_free(struct mem *m);
 int rm_export_range(const struct mem *m, uint64_t offset, uint64_t size, uint64_t claimed,
 		    bool mappable, int *fd);
-int rm_export_object(const struct mem *m, int *fd);
+int rm_export_object(const struct mem *m, bool compressible, int *fd);
 int rm_import_object(struct mem *m, int fd);
 int rm_import_shared(struct mem *m, uint32_t client_src, uint32_t object);
 int rm_shared_device(uint32_t client_src, uint32_t object);

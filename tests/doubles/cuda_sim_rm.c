@@ -334,12 +334,13 @@ int rm_export_range(const struct mem *m, uint64_t offset, uint64_t size, uint64_
 
 /*
  * A file of the driver's that keeps the object. Its label is 4 and zeros, as 580.159.04 writes it. On GPUs with
- * NVSwitch a second place has the fabric's name of large memory, which rm_sim makes (exportObjects).
+ * NVSwitch a second place has the fabric's name of large memory, and of compressible memory of any size. rm_sim makes
+ * the name (exportObjects).
  */
-int rm_export_object(const struct mem *m, int *fd)
+int rm_export_object(const struct mem *m, bool compressible, int *fd)
 {
 	struct rm_export_objects o = { .fd = open(RM_CTL_DEVICE, O_RDWR), .device = gpus[m->device].device,
-				       .most = m->size < NAMED_FROM ? 1 : 2,
+				       .most = compressible || m->size >= NAMED_FROM ? 2 : 1,
 				       .label = { 4 }, .objects = { m->object }, .n = 1 };
 
 	if (o.fd < 0)

@@ -64,7 +64,7 @@ static int check_prop(const struct mem_prop *prop)
 		return CU_NOT_SUPPORTED;
 	if (prop->location.id < 0 || prop->location.id >= (prop->location.type == LOCATION_DEVICE ? device_count() : 1))
 		return CU_INVALID_DEVICE;
-	if (prop->win32_handle_meta || prop->compression || prop->gpu_direct_rdma > 1 ||
+	if (prop->win32_handle_meta || prop->compression > 1 || prop->gpu_direct_rdma > 1 ||
 	    prop->usage || memcmp(prop->reserved, zero, sizeof(zero)) != 0)
 		return CU_INVALID_VALUE;
 	if (prop->requested_handle_types & ~HANDLE_POSIX_FD)
@@ -406,7 +406,7 @@ static int export_handle(void *out, uint64_t id, int type, uint64_t flags)
 		return CU_INVALID_VALUE;
 	if (kernel_mode())
 		return CU_NOT_SUPPORTED;
-	result = rm_mode() ? rm_export_object(h->mem, &fd) : mem_export(h->mem, 0, h->mem->size, &fd);
+	result = rm_mode() ? rm_export_object(h->mem, h->prop.compression, &fd) : mem_export(h->mem, 0, h->mem->size, &fd);
 	if (!result)
 		memcpy(out, &fd, sizeof(fd));
 	return result;

@@ -445,15 +445,20 @@ static int raw_export_plainly(uint32_t object)
 }
 
 /* cuMemCreate, and CUDA's own descriptor of it; -1 where this driver makes none of that kind. */
-static int cuda_exports(cu_mem *mem, size_t size, int place)
+static int cuda_exports_as(cu_mem *mem, size_t size, int place, bool compressible)
 {
-	struct cu_mem_want want = { CU_MEM_PINNED, CU_EXPORT_FD, { place, 0 } };
+	struct cu_mem_want want = { CU_MEM_PINNED, CU_EXPORT_FD, { place, 0 }, .compression = compressible };
 	int fd;
 
 	if (cu.create(mem, size, &want, 0))
 		return -1;
 	expect_is(export_handle(&fd, *mem, CU_EXPORT_FD, 0), 0);
 	return fd;
+}
+
+static int cuda_exports(cu_mem *mem, size_t size, int place)
+{
+	return cuda_exports_as(mem, size, place, false);
 }
 
 enum { HOST = 2, HOST_NUMA };	/* places of cuMemCreate */
@@ -547,10 +552,12 @@ static void of_cuda(void)
 	}
 }
 
-/* On GPUs with NVSwitch the descriptor of a large one has a second object, which no device can take. */
-static void of_cuda_and_large(void)
+/* On GPUs with NVSwitch these descriptors, except the first, have a second object, which no device can take. */
+static void of_cuda_with_a_name(void)
 {
-	static const size_t sizes[] = { 255 * OBJECT, 256 * OBJECT, 600 * OBJECT };
+	static const struct { size_t size; bool compressible; } memories[] = {
+		{ 255 * OBJECT, false }, { 256 * OBJECT, false }, { 600 * OBJECT, false }, { OBJECT, true }, { 32 * OBJECT, true },
+	};
 	struct cu_access all = { { CU_PLACE_GPU, 0 }, CU_ACCESS_RW };
 	gdr_mh_t mh;
 	cu_mem mem;
@@ -560,23 +567,23 @@ static void of_cuda_and_large(void)
 
 	start(0);
 	g = open_or_fail();
-	for (int i = 0; i < 3; i++) {
-		size_t last = sizes[i] - OBJECT;
+	for (size_t i = 0; i < sizeof(memories) / sizeof(*memories); i++) {
+		size_t size = memories[i].size, last = size - OBJECT;
 
-		fd = cuda_exports(&mem, sizes[i], CU_PLACE_GPU);
+		fd = cuda_exports_as(&mem, size, CU_PLACE_GPU, memories[i].compressible);
 		expect(fd >= 0);
-		expect_is(cu.reserve(&p, sizes[i], 0, 0, 0), 0);
-		expect_is(cu.map(p, sizes[i], 0, mem, 0), 0);
-		expect_is(cu.set_access(p, sizes[i], &all, 1), 0);
+		expect_is(cu.reserve(&p, size, 0, 0, 0), 0);
+		expect_is(cu.map(p, size, 0, mem, 0), 0);
+		expect_is(cu.set_access(p, size, &all, 1), 0);
 		fill_by_cuda(p + last, OBJECT, 1);
 		expect_is(gdr_pin_fd(g, fd, 0, &mh), 0);
 		close(fd);
-		expect_is(gdr_map(g, mh, &va, sizes[i]), 0);
+		expect_is(gdr_map(g, mh, &va, size), 0);
 		check_by_cpu(mh, (char *)va + last, OBJECT, 1);
 		fill_by_cpu(mh, (char *)va + last, OBJECT, 2);
 		check_by_cuda(p + last, OBJECT, 2);
 		expect_is(gdr_unpin_buffer(g, mh), 0);
-		expect_is(cu.unmap(p, sizes[i]), 0);
+		expect_is(cu.unmap(p, size), 0);
 		expect_is(cu.release(mem), 0);
 	}
 	expect_is(gdr_close(g), 0);
@@ -970,7 +977,7 @@ const struct guest_case cases[] = {
 	{ "two heirs in namespaces apart, of another number", NULL, 30, 300, two_heirs, &(struct heir){ .number = 3 } },
 	{ "two heirs, of which one is on another GPU", NULL, 30, 300, two_heirs, &(struct heir){ .device = 1 } },
 	{ "what CUDA exports", of_cuda, 30, 60 },
-	{ "what CUDA exports, of 512 MiB and more", of_cuda_and_large, 30, 60 },
+	{ "what CUDA exports, large or compressible", of_cuda_with_a_name, 30, 60 },
 	{ "what CUDA exports and is no buffer", of_cuda_that_is_no_buffer, 10 },
 	{ "labels of the library", labels_of_ours, 10 },
 	{ "labels of anybody", hostile_labels, 30 },
