@@ -26,7 +26,8 @@ _ADVICE: Dict[Tuple[str, int], str] = {
         "gdrdrv shares nothing, and a descriptor has room for few objects. Set GDRCOPY_BACKEND=rm.",
     ("gdr_get_object", errno.ENOTSUP):
         "CUDA takes an array in one memory object, shared on rm. Take cudaMalloc memory, and GDRCOPY_BACKEND=rm.",
-    ("gdr_pin_fd", errno.ENOTSUP): "The descriptor is of another backend. Set the GDRCOPY_BACKEND that shared it.",
+    ("gdr_pin_fd", errno.ENOTSUP):
+        "gdrdrv pins no descriptor; rm pins no dma-buf (GDRCOPY_BACKEND=dmabuf does), no memory pool's, and none of a GPU in MIG mode.",
     ("gdr_cache_get", errno.ENOTSUP):
         "The cache takes memory of one allocation that has a buffer ID. Pin this memory by Gdr.pin.",
 }
