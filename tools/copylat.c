@@ -5,10 +5,8 @@
  */
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "bench/race.h"
-#include "copylat_modes.h"
+#include "copylat.h"
 
 #define MAX_SIZE ((size_t)1 << 40)
 #define ALONE_MAX 65536u	/* above, what came before no longer matters */
@@ -66,6 +64,15 @@ static void add_read(struct heat *h, const struct bench_op *op, const char *who,
 	add(h, op, "read", who, pace_of(o), run, o->reads);
 }
 
+/* Device mappings of Arm allow neither unaligned nor wide accesses. */
+bool copylat_allowed(const struct bench_map *m, const struct bench_loop *l,
+		     const struct bench_op *op)
+{
+	if (m->info.mapping_type == GDR_MAPPING_TYPE_DEVICE && strncmp(l->name, "plain", 5))
+		return false;
+	return (uintptr_t)op->dev % 64 == 0 && l->usable() && bench_loop_of(l, op->size);
+}
+
 static bool allowed(const struct bench_map *m, const struct bench_loop *l,
 		    const struct bench_op *op)
 {
@@ -93,6 +100,15 @@ static void enter(struct heat *h, struct bench_gpu *b, const struct bench_map *m
 	add_read(h, op, "cuMemcpy", bench_cu_read, o);
 }
 
+void copylat_race(const struct copylat *c, struct bench_cell *cells, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		bench_verify(c->gpu, &cells[i]);
+	bench_race(cells, n, c->gpu->opts->budget_ms, c->result);
+	for (size_t i = 0; i < n; i++)
+		bench_verify(c->gpu, &cells[i]);
+}
+
 static size_t next_size(size_t n)
 {
 	static const size_t small[] = { 1, 2, 3, 4, 7, 8, 16, 32, 48, 64, 96, 128, 192, 256 };
@@ -102,6 +118,13 @@ static size_t next_size(size_t n)
 		if (small[i] == n)
 			return small[i + 1];
 	return n < MAX_SIZE ? 2 * n : 0;
+}
+
+const char *copylat_text(char *buf, size_t len, const struct bench_row *row, int percent)
+{
+	if (!row)
+		return "-";
+	return bench_ns_text(buf, len, percent ? row->p50 : row->p0);
 }
 
 struct column {
@@ -211,12 +234,6 @@ static void print(const struct bench_result *r, const struct bench_opts *o)
 	}
 }
 
-static const struct copylat_mode *const modes[] = {
-	[BENCH_MODE_USED] = &copylat_used,
-	[BENCH_MODE_MANY] = &copylat_many,
-	[BENCH_MODE_CALLERS] = &copylat_callers,
-};
-
 static size_t steps(const struct bench_opts *o)
 {
 	size_t n, count = 0;
@@ -238,20 +255,12 @@ static void run(const struct copylat *l)
 		op.size = n;
 		progress("%zu of %zu bytes", n, o->size);
 		enter(&h, l->gpu, l->map, &op);
-		for (size_t i = 0; i < h.n; i++)
-			bench_verify(l->gpu, &h.cells[i]);
-		bench_race(h.cells, h.n, o->budget_ms, l->result);
-		for (size_t i = 0; i < h.n; i++)
-			bench_verify(l->gpu, &h.cells[i]);
+		copylat_race(l, h.cells, h.n);
 	}
 }
 
 int main(int argc, char **argv)
 {
-	static const struct copylat_mode one_by_one = {
-		.run = run, .print = print, .steps = steps, .name = "--mode each", .unused = "",
-	};
-	const struct copylat_mode *mode;
 	struct bench_opts o = {
 		.size = 16 << 20, .writes = 100000, .reads = 10000, .budget_ms = 100, .cpu = -1,
 	};
@@ -260,20 +269,18 @@ int main(int argc, char **argv)
 	struct bench_buf buf;
 	struct bench_map m;
 	struct copylat l;
-	size_t room;
+	bool used;
 
 	bench_parse(&o, &tool, argc, argv);
-	mode = o.mode ? modes[o.mode] : &one_by_one;
-	bench_no_effect(&o, &tool, mode->unused, mode->name);
-	if (o.mode)
-		bench_no_effect(&o, &tool, (const char[]){ OPT_COMPAT, 0 }, mode->name);
-	room = o.size > mode->room ? o.size : mode->room;
+	used = o.mode == BENCH_MODE_USED;
+	if (used)
+		bench_no_effect(&o, &tool, (const char[]){ OPT_WRITES, OPT_EVICTED, OPT_COMPAT, 0 }, "--mode used");
 	bench_on_cpu(o.cpu);
 	bench_clock_init();
 	bench_result_init(&r, tool.name);
 	bench_gpu_start(&b, &tool, &o);
 	bench_gpu_open(&b);
-	bench_buf_alloc(&b, &buf, o.offset + room);
+	bench_buf_alloc(&b, &buf, o.offset + o.size);
 	bench_map_make(&b, &m, &buf);
 	if (o.given[OPT_EVICTED] && m.info.mapping_type != GDR_MAPPING_TYPE_CACHING)
 		bench_die("%s: --cold-cache has no effect on this mapping, which the CPU does not cache: leave it out",
@@ -281,21 +288,21 @@ int main(int argc, char **argv)
 	bench_gpu_facts(&b, &m, &r);
 	bench_fact(&r, "clock", "%s", bench_clock_text());
 	l = (struct copylat){
-		.gpu = &b, .buf = &buf, .map = &m, .result = &r,
+		.gpu = &b, .map = &m, .result = &r,
 		.base = {
 			.mh = m.mh, .addr = buf.addr + o.offset, .dev = m.p + o.offset,
-			.host = bench_host_alloc(room), .user = &b.cu,
+			.host = bench_host_alloc(o.size), .user = &b.cu,
 		},
 	};
-	progress_total(mode->steps(&o));
-	mode->run(&l);
+	progress_total(used ? copylat_steps_used(&o) : steps(&o));
+	(used ? copylat_run_used : run)(&l);
 	progress_wipe();
 	bench_map_drop(&b, &m);
 	bench_buf_free(&b, &buf);
 	bench_gpu_stop(&b);
 	bench_fact(&r, "data", "verified, every size and competitor");
 
-	bench_print(&r, &o, o.given[OPT_COMPAT] ? bench_compat : mode->print);
+	bench_print(&r, &o, o.given[OPT_COMPAT] ? bench_compat : used ? copylat_print_used : print);
 	bench_result_free(&r);
 	return BENCH_OK;
 }

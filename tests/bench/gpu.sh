@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
 # gpu.sh [PART...]: what docs/dataplane.md is made from, on a machine with a GPU,
-# with the programs of 'make tools litmus'. Parts: litmus, used, many, each, callers,
-# calls; without one, all of them. And of 'make examples': pingpong, copy, read.
+# with the programs of 'make tools litmus'. Parts: litmus, used, each, calls;
+# without one, all of them. And of 'make examples': pingpong, copy, read.
 #
 # ALLOC says how the GPU memory is allocated (cumemalloc), GDRCOPY_BACKEND is the
 # library's. ROUNDS of each of the four ways to read are 28 million in the litmus test.
@@ -35,13 +35,11 @@ tool() {
 uname -srm
 grep -m1 'model name' /proc/cpuinfo
 cat /proc/driver/nvidia/version 2>/dev/null || true
-[ $# -gt 0 ] || set -- used many each callers calls litmus
+[ $# -gt 0 ] || set -- used each calls litmus
 for part in "$@"; do
 	case $part in
 	litmus) tool copy_litmus -t "$rounds" --threads "$((cpus > 4 ? cpus - 2 : 2))" --budget 40000 ;;
 	used) tool gdrcopy_copylat -m used --budget 30 ;;
-	many) tool gdrcopy_copylat -m many --budget 20 ;;
-	callers) tool gdrcopy_copylat -m callers --budget 30 ;;
 	each) tool gdrcopy_copylat --budget 20 ;;
 	calls) tool gdrcopy_apiperf --budget 200 ;;
 	pingpong) run build/examples/pingpong 1000000 ;;

@@ -306,14 +306,6 @@ static AVX512 void avx512_read(struct bench_op *op, size_t count)
 		load_fence();
 	}
 }
-
-bool bench_has_movdiri(void)
-{
-	unsigned int ebx, ecx;
-
-	leaf7(&ebx, &ecx);
-	return ecx & 1u << 27;
-}
 #endif
 
 const struct bench_loop bench_loops[] = {

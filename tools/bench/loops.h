@@ -53,9 +53,4 @@ bench_run *bench_loop_of(const struct bench_loop *l, size_t size);
 /* The store fence that ends a write. */
 void bench_store_fence(void);
 
-#if defined(__x86_64__)
-/* Whether the CPU has MOVDIRI. */
-bool bench_has_movdiri(void);
-#endif
-
 #endif

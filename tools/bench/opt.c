@@ -27,9 +27,7 @@ static const struct option_row rows[] = {
 	{ OPT_VERSION, 'V', "version", NULL, "print the library's release, commit, Go and backends" },
 	{ OPT_GPU, 'd', "device", "GPU", "CUDA's number of the GPU (0)" },
 	{ OPT_MODE, 'm', "mode", "MODE",
-	  "each: copies one by one; used: reads whose bytes are used before the next;\n"
-	  "                             many: 16 reads and 64 writes at once;\n"
-	  "                             callers: small copies by 1 to 14 threads, each its own" },
+	  "each: copies one by one; used: reads whose bytes are used before the next" },
 	{ OPT_SIZE, 's', "size", "SIZE", "bytes of the buffer; K, M and G are powers of 1024" },
 	{ OPT_COPY_SIZE, 'c', "copy-size", "SIZE", "bytes of a copy (all of the buffer past -o)" },
 	{ OPT_CUMEMCPY, 'c', "cumemcpy", NULL, "time cuMemcpy, too; it always is" },
@@ -175,8 +173,6 @@ static const struct word allocs[] = {
 static const struct word modes[] = {
 	{ "each", BENCH_MODE_EACH },
 	{ "used", BENCH_MODE_USED },
-	{ "many", BENCH_MODE_MANY },
-	{ "callers", BENCH_MODE_CALLERS },
 	{ NULL, 0 }
 };
 

@@ -24,7 +24,7 @@ enum bench_mem {
 };
 
 /* What gdrcopy_copylat measures. */
-enum bench_mode { BENCH_MODE_EACH, BENCH_MODE_USED, BENCH_MODE_MANY, BENCH_MODE_CALLERS };
+enum bench_mode { BENCH_MODE_EACH, BENCH_MODE_USED };
 
 /* Where a word lies. */
 enum bench_where { BENCH_IN_BOTH, BENCH_IN_HOST, BENCH_IN_GPU };

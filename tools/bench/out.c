@@ -146,7 +146,7 @@ static void json_member(FILE *f, bool first, const char *key, const char *value)
 
 static double row_gbps(const struct bench_row *row)
 {
-	return bench_gbps((double)row->size * (double)(row->pieces ? row->pieces : 1), row->p50);
+	return bench_gbps((double)row->size, row->p50);
 }
 
 static void json_row(FILE *f, const struct bench_row *row)

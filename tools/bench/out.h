@@ -6,8 +6,7 @@
  *	tool, date, and the machine's facts, each a string
  *	results: an array of objects, one a figure: op, who, mode, size (bytes),
  *		threads, batch (operations a sample), samples, p0_ns, p50_ns and, where
- *		bytes move, gb_per_s (1e9 bytes a second, from p50_ns and all the pieces
- *		of an operation)
+ *		bytes move, gb_per_s (1e9 bytes a second, from p50_ns)
  */
 #ifndef BENCH_OUT_H
 #define BENCH_OUT_H
@@ -33,7 +32,6 @@ struct bench_row {
 	size_t samples;
 	double p0, p50;		/* ns of one operation */
 	bool moves;		/* size bytes are moved: a bandwidth makes sense */
-	size_t pieces;		/* of that size each, in one operation; 0 means 1 */
 };
 
 struct bench_fact {

@@ -214,7 +214,6 @@ static void finish(struct bench_cell *c, struct bench_result *r)
 		.mode = bench_pace_name(c->pace),
 		.size = c->arg.size,
 		.threads = c->threads ? c->threads : 1,
-		.pieces = c->pieces,
 		.batch = c->batch,
 		.moves = true,
 	};

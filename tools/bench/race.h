@@ -26,7 +26,6 @@ struct bench_cell {
 	struct bench_op arg;
 	long max;		/* operations to time, at most */
 	int threads;		/* that share the operation; 0 means 1 */
-	size_t pieces;		/* of arg.size each, in one operation; 0 means 1 */
 	unsigned batch;		/* operations a sample; set by the race */
 	struct bench_samples samples;
 };
