@@ -27,8 +27,7 @@ make_() {
 		prefix="/$name" "$@"
 }
 {
-	make_ all install DESTDIR="$out" &&
-	make_ -s sbom
+	make_ all install DESTDIR="$out"
 } >"$out/build.log" 2>&1 || {
 	tail -n 40 "$out/build.log" >&2
 	die "the build failed: see $out/build.log"
@@ -36,7 +35,7 @@ make_() {
 rm -r "$out/$name/share/man/man4" # the kernel module's
 find "$out/$name/bin" "$out/$name/lib"/lib*.so.2.6 "$out/$name/lib/libvkgdr.so" -type f -exec strip --strip-unneeded {} +
 install -d "$out/$name/share/doc/gdrapi/docs/runs"
-install -m 644 README.md CHANGELOG.md LICENSE packaging/deb/debian/copyright packaging/ucx.conf build/gdrapi.cdx.json \
+install -m 644 README.md CHANGELOG.md LICENSE packaging/deb/debian/copyright packaging/ucx.conf \
 	"$out/$name/share/doc/gdrapi/"
 install -m 644 docs/*.md "$out/$name/share/doc/gdrapi/docs/"
 install -m 644 docs/runs/*.md docs/runs/*.txt "$out/$name/share/doc/gdrapi/docs/runs/"

@@ -70,7 +70,6 @@ var table = []Group{
 			Env: cmd("NVRM_SIM_PAGE=65536")},
 		{Name: "example", Cmd: cmd("$B/examples/go"), Sim: Plain, Count: Status},
 		goTest(Program{Name: "report"}, "./cmd/gdrcopy_report/..."),
-		goTest(Program{Name: "sbom"}, "./packaging/..."),
 	}},
 
 	{Name: "suite", Holds: "the runner: nothing that broke looks green", Rows: []Program{goTest(Program{Name: "runner", Make: cmd("tools", "doubles", "$B/bin/badinput")}, "./tests/suite/...")}},

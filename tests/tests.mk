@@ -103,7 +103,7 @@ FORTIFIED := -O2 -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=3
 LINT_CC   := $(CC) $(CLANG) $(notdir $(wildcard /usr/bin/gcc-14))
 
 # Not ./...: build/ has systems of check-fresh, with Go's own sources in them.
-GO_DIRS   := capi core cmd examples tests packaging
+GO_DIRS   := capi core cmd examples tests
 GO_ALL    := $(GO_DIRS:%=./%/...)
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 # go run takes the toolchain that staticcheck names, and what it reads is of go.mod's: one must be the other.
