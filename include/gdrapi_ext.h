@@ -2,9 +2,9 @@
 /*
  * gdrapi_ext.h - the functions of this library that gdrapi.h does not have.
  *
- * Other libgdrapi libraries lack these functions. A program that must run with
- * those too finds the functions by dlsym. What gdrapi.h says of errors, threads
- * and fork holds here too. The library checks a gdr_mem_t and a gdr_cache_t as it
+ * Other libgdrapi libraries lack these functions. A program that must run with other
+ * libraries, too, finds the functions by dlsym. What gdrapi.h says about errors, threads
+ * and fork holds here, too. The library checks a gdr_mem_t and a gdr_cache_t as it
  * checks a gdr_mh_t.
  */
 #ifndef GDRAPI_EXT_H
@@ -13,8 +13,9 @@
 #include "gdrapi.h"
 
 /*
- * Which functions this header has: the number grows when functions are added. Functions of
- * number N have the symbol version GDRAPI_EXT_N; those of gdrapi.h have none.
+ * Which functions this header has: the number grows when functions are added. Functions
+ * that came with number N have the symbol version GDRAPI_EXT_N; the functions of gdrapi.h
+ * have no version.
  */
 #define GDRAPI_EXT_VERSION 1
 
@@ -26,12 +27,12 @@ extern "C" {
  * gdr_ext_version - which build of the library this is
  *
  * The text is one line, such as "libgdrapi 2.6.0 (commit 0123456789ab, go1.27.0, backends
- * gdrdrv dmabuf rm)": the release, the commit it was built from or "unknown", Go's
- * version, and all backends in the order in which gdr_open tries them. The library owns the
- * text. It is for people: a program asks gdr_runtime_get_version and gdr_get_backend.
+ * gdrdrv dmabuf rm)": the release, the commit that was built or "unknown", Go's version,
+ * and all backends in the order in which gdr_open tries them. The library owns the text.
+ * The text is for people: a program asks gdr_runtime_get_version and gdr_get_backend.
  *
- * Starts nothing. May be called from any thread at any time, also in a signal handler and
- * in a forked child.
+ * Starts nothing. May be called from any thread at any time, even in a signal handler or
+ * a forked child.
  *
  * Returns: the text; never NULL.
  */
@@ -40,10 +41,10 @@ const char *gdr_ext_version(void);
 /**
  * gdr_get_backend - the name of the backend of an open library
  * @g: open library
- * @name: receives "gdrdrv", "dmabuf" or "rm", with a NUL at its end
+ * @name: receives "gdrdrv", "dmabuf" or "rm", and a NUL
  * @size: bytes at @name; 16 are enough
  *
- * Where gdr_open could not decide between dmabuf and rm, the name is "dmabuf|rm"
+ * If gdr_open could not decide between dmabuf and rm, the name is "dmabuf|rm"
  * until the first pin. May be called from any thread.
  *
  * Returns: 0; EINVAL for a NULL @name or a bad @g; ERANGE for a @size that is too
@@ -59,23 +60,23 @@ int gdr_get_backend(gdr_t g, char *name, size_t size);
  * @flags: gdr_pin_flags_t values or-ed; other bits are ignored
  * @handle: receives the pinned buffer
  *
- * The buffer begins on the backend's page below @addr: that address is the va of
- * gdr_get_info. So the byte at @addr lies @addr - va bytes behind the address of gdr_map,
- * and a mapping of all bytes has the size @addr - va + @size. Other bytes of the first and
- * the last page may be anybody's. gdr_pin_buffer says for which memory other threads may
- * free those bytes during the call.
+ * The buffer begins at @addr rounded down to the backend's page: gdr_get_info gives this
+ * address as va. So the byte at @addr lies @addr - va bytes behind the address that gdr_map
+ * gives, and a mapping of all bytes has the size @addr - va + @size. Other bytes on the
+ * first and the last page may belong to anybody. gdr_pin_buffer says on which backends
+ * other threads may free them during the call.
  *
- * No other thread may free memory of the bytes themselves during the call. On the memory of
- * these bytes, also of whole pages, the call sets CUDA's attribute SYNC_MEMOPS, and on no
- * neighbour's: gdr_pin_buffer says what that does. In all else this is gdr_pin_buffer_v2. May
- * be called from any thread.
+ * No other thread may free the memory of @addr to @addr + @size during the call. The call
+ * sets CUDA's attribute SYNC_MEMOPS on this memory, even if the bytes are whole pages, and
+ * on no other memory: gdr_pin_buffer says what the attribute does. Otherwise the call does
+ * what gdr_pin_buffer_v2 does. May be called from any thread.
  *
  * Returns: as gdr_pin_buffer_v2.
  */
 int gdr_pin_bytes(gdr_t g, unsigned long addr, size_t size, unsigned flags,
 		  gdr_mh_t *handle);
 
-/* GPU memory of gdr_mem_alloc. It is passed by value. 0 is never a valid h. */
+/* GPU memory from gdr_mem_alloc. It is passed by value. 0 is never a valid h. */
 typedef struct gdr_mem_s {
 	unsigned long h;
 } gdr_mem_t;
@@ -89,21 +90,21 @@ typedef struct gdr_mem_s {
  * @mem: receives the memory
  *
  * The library makes the memory with cuMemCreate. The memory can be exported as a
- * POSIX file descriptor. @cuda_device can read and write it. Its contents are
+ * POSIX file descriptor. @cuda_device can read and write the memory; its contents are
  * undefined. The thread's current context does not change.
  *
- * Where the thread has no context of that GPU and nobody holds the GPU's primary
+ * If the thread has no context of that GPU and nobody holds the GPU's primary
  * context, the call makes the primary context, which takes 0.2 s on an H100, and
- * gdr_close gives it back. So no later allocation and no pin makes another one.
+ * gdr_close releases it. So no later allocation and no pin makes another context.
  *
- * The call initialises CUDA (cuInit) where the process has not done so. A child
+ * The call initialises CUDA (cuInit) if the process has not done so. A child
  * that is forked after that cannot use CUDA.
  *
  * Returns: 0;
  * EINVAL for a @size of 0 or above 128 TiB, a flag, a NULL @mem or a bad @g;
  * ENODEV for a GPU or a CUDA driver that does not exist, and in a child of a
  * process that had initialised CUDA;
- * ENOTSUP for a GPU or a driver without virtual memory management;
+ * ENOTSUP if the GPU or the driver has no virtual memory management;
  * ENOMEM;
  * EACCES for a @g from before a fork.
  */
@@ -111,7 +112,7 @@ int gdr_mem_alloc(gdr_t g, int cuda_device, size_t size, unsigned flags,
 		  gdr_mem_t *mem);
 
 /**
- * gdr_mem_free - free memory of gdr_mem_alloc
+ * gdr_mem_free - free memory from gdr_mem_alloc
  * @g: open library that allocated it
  * @mem: memory; stale from then on
  *
@@ -123,7 +124,7 @@ int gdr_mem_alloc(gdr_t g, int cuda_device, size_t size, unsigned flags,
 int gdr_mem_free(gdr_t g, gdr_mem_t mem);
 
 /**
- * gdr_mem_get_device_ptr - GPU address and size of memory of gdr_mem_alloc
+ * gdr_mem_get_device_ptr - GPU address and size of memory from gdr_mem_alloc
  * @g: open library that allocated it
  * @mem: memory
  * @dptr: receives its GPU address, a multiple of GPU_PAGE_SIZE
@@ -135,7 +136,7 @@ int gdr_mem_get_device_ptr(gdr_t g, gdr_mem_t mem, unsigned long *dptr,
 			   size_t *size);
 
 /**
- * gdr_mem_export_dmabuf - export memory of gdr_mem_alloc as a dma-buf
+ * gdr_mem_export_dmabuf - export memory from gdr_mem_alloc as a dma-buf
  * @g: open library that allocated it
  * @mem: memory
  * @flags: 0, or GDR_PIN_FLAG_FORCE_PCIE
@@ -143,55 +144,60 @@ int gdr_mem_get_device_ptr(gdr_t g, gdr_mem_t mem, unsigned long *dptr,
  *
  * The driver of another device, such as a capture card, imports the
  * descriptor. Then that device reads and writes the GPU memory by DMA. The dma-buf
- * has all the bytes of the memory: the size of gdr_mem_get_device_ptr. It keeps
- * the memory alive, also after gdr_mem_free, until the descriptor and all imports
+ * has all bytes of the memory, as many as gdr_mem_get_device_ptr says. The dma-buf keeps
+ * the memory alive, even after gdr_mem_free, until the descriptor and all imports
  * are closed. The GPU's driver must export dma-bufs: NVIDIA's open kernel modules
  * do. The call works on every backend. The thread's current context does not
  * change.
  *
- * Returns: 0; EINVAL for another flag, a NULL @fd, and a bad @g or @mem; ENOTSUP for
- * a GPU or a driver that exports none; EMFILE; EACCES in a forked child.
+ * Returns: 0; EINVAL for another flag, a NULL @fd, and a bad @g or @mem; ENOTSUP if the
+ * GPU or the driver exports no dma-bufs; EMFILE; EACCES in a forked child.
  */
 int gdr_mem_export_dmabuf(gdr_t g, gdr_mem_t mem, unsigned flags, int *fd);
 
-/* Flag of gdr_export_fd: refuse a buffer that is not all of its memory objects. */
+/* Flag of gdr_export_fd: refuse a buffer that is smaller than its memory objects. */
 #define GDR_EXPORT_FLAG_WHOLE 0x1
 
 /**
- * gdr_export_fd - make a file descriptor of a pinned buffer, for another process
+ * gdr_export_fd - make a file descriptor for a pinned buffer, for another process
  * @g: open library that pinned it
  * @handle: pinned buffer, mapped or not
  * @flags: 0 or GDR_EXPORT_FLAG_WHOLE
  * @fd: receives a descriptor that the caller closes; it does not survive exec
  *
- * Another process gets the descriptor over a socket (SCM_RIGHTS), or inherits it. The
- * descriptor says on which GPU and where in its memory the buffer is. It keeps the memory,
- * also after cudaFree and the end of this process: where the GPU is in persistence mode, or
- * while any process has the GPU open. nvidia-smi lists nobody for such memory. lsof
- * /dev/nvidiactl lists who holds descriptors, but for one that waits in a socket.
+ * Another process gets the descriptor over a socket (SCM_RIGHTS), or inherits the
+ * descriptor. The descriptor says on which GPU and where in its memory the buffer is. The
+ * descriptor keeps the memory, even after cudaFree and the end of this process, if the GPU
+ * is in persistence mode, or while any process has the GPU open. nvidia-smi lists nobody
+ * for such memory. lsof /dev/nvidiactl lists who holds descriptors, except a descriptor
+ * that waits in a socket.
  *
- * CUDA imports the descriptor, too, where gdr_get_object counts one object:
+ * CUDA imports the descriptor, too, if gdr_get_object counts one object:
  *
  *	1. cuMemImportFromShareableHandle, as a POSIX file descriptor.
  *	2. cuMemAddressReserve, cuMemMap and cuMemSetAccess, with the length of gdr_get_object.
  *	3. The buffer's first pinned page is at the offset of gdr_get_object.
  *
- * That was seen with driver 580.159.04 alone; gdr_pin_fd does not depend on it. Of a buffer
- * in several objects CUDA refuses the descriptor: CUDA_ERROR_NOT_SUPPORTED.
+ * The import was seen only with driver 580.159.04; gdr_pin_fd does not depend on CUDA's
+ * import. If a buffer lies in several objects, CUDA refuses its descriptor with
+ * CUDA_ERROR_NOT_SUPPORTED.
  *
  * Whoever has the descriptor can read and write whole memory objects: with cudaMalloc up
  * to 2 MiB, in which other allocations may lie, with PyTorch a block of many tensors. CUDA
- * IPC gives the same. GDR_EXPORT_FLAG_WHOLE refuses a buffer that is smaller than its objects. That
- * is not the default: hardly any buffer of cudaMalloc would pass.
+ * IPC gives the same. With GDR_EXPORT_FLAG_WHOLE the call refuses a buffer that is smaller
+ * than its objects. This is not the default, because hardly any buffer from cudaMalloc
+ * would pass.
  *
- * cudaFree of less than 2 MiB gives the place to the owner's next small cudaMalloc, also
- * while an import still shows it. So the owner frees such memory when the others have ended.
+ * After cudaFree of less than 2 MiB the owner's next small cudaMalloc may get the same
+ * bytes, even while an import still shows them. So free such memory after the others have
+ * ended their imports.
  *
- * May be called from any thread. Calls nothing of CUDA.
+ * May be called from any thread. Makes no CUDA call.
  *
  * Returns: 0; EINVAL for another flag, a NULL @fd, and a bad @g or @handle; EPERM for
- * a buffer that GDR_EXPORT_FLAG_WHOLE refuses; ENOTSUP on gdrdrv, and for more objects
- * than fit (rm: 128, in 5 runs of one size; dmabuf: 1); EMFILE; EACCES in a forked child.
+ * a buffer that GDR_EXPORT_FLAG_WHOLE refuses; ENOTSUP on gdrdrv, and if the buffer lies
+ * in more objects than fit (rm: 128, in 5 runs of one size; dmabuf: 1); EMFILE; EACCES in
+ * a forked child.
  */
 int gdr_export_fd(gdr_t g, gdr_mh_t handle, unsigned flags, int *fd);
 
@@ -204,9 +210,9 @@ int gdr_export_fd(gdr_t g, gdr_mh_t handle, unsigned flags, int *fd);
  * @length: receives the size of that object in bytes
  * @count: receives how many objects the buffer lies in
  *
- * Where @count is 1 CUDA imports the buffer's descriptor: see gdr_export_fd. Both sides of
- * a descriptor get the same numbers. The driver gives them. May be called from any thread.
- * Calls nothing of CUDA.
+ * If @count is 1, CUDA imports the buffer's descriptor: see gdr_export_fd. The exporter and
+ * the importer of a descriptor get the same numbers, which the driver gives. May be called
+ * from any thread. Makes no CUDA call.
  *
  * Returns: 0; EINVAL for a NULL pointer, and a bad @g or @handle; ENOTSUP on gdrdrv and
  * dmabuf, which have no such objects; EACCES in a forked child.
@@ -251,20 +257,19 @@ typedef struct gdr_piece_s {
  * @pieces: what goes where; the pieces may be of different buffers
  * @count: how many; 0 does nothing
  *
- * Takes less time than a gdr_copy_to_mapping of each piece:
+ * Takes less time than one gdr_copy_to_mapping for each piece:
  *
  *	1. It checks all pieces.
  *	2. It writes the pieces, in any order.
  *	3. It fences once.
  *
  * So write a flag for the data with a second call, after this one. The array must
- * not change during the call. Where pieces overlap, either one's bytes may remain.
- * What gdr_copy_to_mapping says of threads and signal handlers holds
- * for each piece.
+ * not change during the call. If pieces overlap, the bytes of any of them may remain.
+ * What gdr_copy_to_mapping says about threads and signal handlers holds for each piece.
  *
- * Returns: 0 when all pieces are written; EINVAL and EACCES as gdr_copy_to_mapping,
- * for the first piece that is wrong, and EINVAL when @pieces is NULL and @count is not
- * 0: then none is written.
+ * Returns: 0 if all pieces are written; EINVAL and EACCES as gdr_copy_to_mapping, for the
+ * first piece that is wrong, and EINVAL if @pieces is NULL and @count is not 0. After an
+ * error no piece is written.
  */
 int gdr_copy_to_mapping_v(const gdr_piece_t *pieces, size_t count);
 
@@ -275,13 +280,13 @@ int gdr_copy_to_mapping_v(const gdr_piece_t *pieces, size_t count);
  *
  * Does what gdr_copy_to_mapping_v does, in the other direction. The pieces are read
  * in any order, up to 16 lines of 64 bytes at a time. When the call returns, all
- * loads are done, and in order before every later load of this thread.
+ * loads are done, and ordered before every later load of this thread.
  *
  * Returns: as gdr_copy_to_mapping_v.
  */
 int gdr_copy_from_mapping_v(const gdr_piece_t *pieces, size_t count);
 
-/* A registration cache of gdr_cache_open. It is passed by value. 0 is never a valid h. */
+/* A registration cache from gdr_cache_open. It is passed by value. 0 is never a valid h. */
 typedef struct gdr_cache_s {
 	unsigned long h;
 } gdr_cache_t;
@@ -289,7 +294,7 @@ typedef struct gdr_cache_s {
 /**
  * gdr_cache_open - make a registration cache
  * @g: open library that pins for the cache
- * @max_bytes: bytes to keep pinned that nobody holds; not 0
+ * @max_bytes: how many bytes that nobody holds may stay pinned; not 0
  * @flags: 0
  * @c: receives the cache
  *
@@ -314,10 +319,10 @@ int gdr_cache_open(gdr_t g, size_t max_bytes, unsigned flags, gdr_cache_t *c);
  * @va: receives the CPU's address of the byte at @addr
  *
  * A hit is a range in the cache that has all the bytes, and that was pinned in the
- * allocation that is at @addr now. The cache asks the CUDA driver for the
+ * allocation that is at @addr now. To know this, the cache asks the CUDA driver for the
  * allocation's buffer ID (CU_POINTER_ATTRIBUTE_BUFFER_ID), which no two
- * allocations share. Apart from that call a hit takes no lock, makes no system
- * call and allocates nothing.
+ * allocations share. The cache itself takes no lock, makes no system call and
+ * allocates nothing on a hit.
  *
  * On a miss the cache widens the range to pages of GPU_PAGE_SIZE, within the
  * allocation. Then it pins the range, and maps it with the type that suits the
@@ -329,15 +334,15 @@ int gdr_cache_open(gdr_t g, size_t max_bytes, unsigned flags, gdr_cache_t *c);
  * copies and gdr_get_info: do not unmap or unpin it.
  *
  * While more than @max_bytes, or 16384 ranges, are pinned, the cache unpins ranges
- * that nobody holds. It begins with the range whose last gdr_cache_get is the
- * oldest. It never unpins a range that is held. When memory or file descriptors do
- * not suffice for a pin, the cache unpins ranges in the same order.
+ * that nobody holds, first the range whose last gdr_cache_get is the oldest. The cache
+ * never unpins a range that is held. If memory or file descriptors do not suffice for a
+ * pin, the cache unpins ranges in the same order.
  *
  * Returns: 0;
  * EINVAL for a @size of 0, a range that wraps or ends past its allocation, an
  * @addr that is not GPU memory, a NULL @mh or @va, or a bad @c;
  * ENOTSUP for a range over several allocations, for memory that has no buffer ID,
- * and in a process that has not loaded libcuda.so.1;
+ * and if the process has not loaded libcuda.so.1;
  * and the errors of gdr_pin_buffer and gdr_map.
  */
 int gdr_cache_get(gdr_cache_t c, unsigned long addr, size_t size, gdr_mh_t *mh,
@@ -346,13 +351,13 @@ int gdr_cache_get(gdr_cache_t c, unsigned long addr, size_t size, gdr_mh_t *mh,
 /**
  * gdr_cache_put - end one hold of gdr_cache_get
  * @c: cache
- * @mh: pinned buffer of gdr_cache_get
+ * @mh: pinned buffer that gdr_cache_get gave
  *
  * The caller must have finished its loads and stores through the mapping. The range
  * stays pinned, unless its allocation is gone or the cache is too big.
  *
- * Returns: 0; EINVAL when nobody holds @mh or when it is not of @c, and for a bad
- * @c; EACCES in a forked child.
+ * Returns: 0; EINVAL if nobody holds @mh, if @mh is not from @c, and for a bad @c;
+ * EACCES in a forked child.
  */
 int gdr_cache_put(gdr_cache_t c, gdr_mh_t mh);
 
@@ -360,8 +365,8 @@ int gdr_cache_put(gdr_cache_t c, gdr_mh_t mh);
  * gdr_cache_flush - unpin all ranges that nobody holds
  * @c: cache
  *
- * Where GDR_ATTR_USE_PERSISTENT_MAPPING is 1, the driver cannot use freed GPU memory
- * again while it is pinned. This call unpins it.
+ * If GDR_ATTR_USE_PERSISTENT_MAPPING is 1, the driver cannot use freed GPU memory
+ * again while the memory is pinned. This call unpins the memory.
  *
  * Returns: 0; EINVAL; EACCES in a forked child.
  */
@@ -371,8 +376,8 @@ int gdr_cache_flush(gdr_cache_t c);
  * gdr_cache_close - end a cache
  * @c: cache; stale from then on
  *
- * Unmaps and unpins all ranges of the cache, also those that are held. Their handles
- * are stale from then on: no copy may run in them.
+ * Unmaps and unpins all ranges of the cache, even ranges that are held. Their handles
+ * are stale from then on; no copy may run in these ranges during the call.
  *
  * Returns: 0; EINVAL; EACCES in a forked child.
  */
