@@ -7,13 +7,13 @@ import functools
 import os
 import struct
 import weakref
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, Optional, Sequence, Tuple
 
 from ._source import _DL_CUDA, _DL_LETTERS, Source
 
 _ADVICE = {
     "cuInit": "There is no GPU, or a parent had initialised CUDA before it forked: start such a child by spawn.",
-    "cuMemImportFromShareableHandle": "CUDA takes one memory object that rm shared, of a GPU that this process sees.",
+    "cuMemImportFromShareableHandle": "CUDA takes memory that rm shared, of a GPU that this process sees.",
     "cuMemSetAccess": "Ask for the memory's own GPU, or for one with peer access to it.",
 }
 _POSIX_FD, _ON_DEVICE, _READ_WRITE, _NONE = 1, 1, 3, ctypes.c_uint64(0)
@@ -31,22 +31,30 @@ def _call(name: str, *arguments: Any) -> None:
 
 
 class Import:
-    """A memory object, mapped for a GPU of this process until nothing refers to this."""
+    """Memory objects, mapped side by side for a GPU of this process until nothing refers to this."""
 
-    def __init__(self, fd: int, length: int, device: Optional[int]) -> None:
-        handle, address, size, said = ctypes.c_uint64(), ctypes.c_uint64(), ctypes.c_uint64(length), (ctypes.c_int * 8)()
+    def __init__(self, objects: Sequence[Tuple[int, int]], device: Optional[int]) -> None:
+        """objects are descriptors and lengths."""
+        address, size, context = ctypes.c_uint64(), ctypes.c_uint64(sum(length for _, length in objects)), ctypes.c_void_p()
+        handle, said = ctypes.c_uint64(), (ctypes.c_int * 8)()
         _call("cuInit", 0)
-        _call("cuMemImportFromShareableHandle", ctypes.byref(handle), ctypes.c_void_p(fd), _POSIX_FD)
-        with contextlib.ExitStack() as imported, contextlib.ExitStack() as end:
-            imported.callback(_driver().cuMemRelease, handle)  # the mapping keeps the memory
-            _call("cuMemGetAllocationPropertiesFromHandle", said, handle)
-            self.device, context = said[3] if device is None else device, ctypes.c_void_p()
-            _call("cuDevicePrimaryCtxRetain", ctypes.byref(context), self.device)
-            end.callback(_driver().cuDevicePrimaryCtxRelease_v2, self.device)
-            _call("cuMemAddressReserve", ctypes.byref(address), size, _NONE, _NONE, _NONE)
-            end.callback(_driver().cuMemAddressFree, address, size)
-            _call("cuMemMap", address, size, _NONE, handle, _NONE)
-            end.callback(_driver().cuMemUnmap, address, size)
+        with contextlib.ExitStack() as end:
+            for number, (fd, length) in enumerate(objects):
+                _call("cuMemImportFromShareableHandle", ctypes.byref(handle), ctypes.c_void_p(fd), _POSIX_FD)
+                with contextlib.ExitStack() as imported:
+                    imported.callback(_driver().cuMemRelease, ctypes.c_uint64(handle.value))  # the mapping keeps the memory
+                    if not number:
+                        _call("cuMemGetAllocationPropertiesFromHandle", said, handle)
+                        self.device = said[3] if device is None else device
+                        _call("cuDevicePrimaryCtxRetain", ctypes.byref(context), self.device)
+                        end.callback(_driver().cuDevicePrimaryCtxRelease_v2, self.device)
+                        _call("cuMemAddressReserve", ctypes.byref(address), size, _NONE, _NONE, _NONE)
+                        end.callback(_driver().cuMemAddressFree, address, size)
+                        at = address.value
+                    where = ctypes.c_uint64(at), ctypes.c_uint64(length)
+                    _call("cuMemMap", *where, _NONE, handle, _NONE)
+                    end.callback(_driver().cuMemUnmap, *where)
+                    at += length
             _call("cuMemSetAccess", address, size, (ctypes.c_int * 3)(_ON_DEVICE, self.device, _READ_WRITE), ctypes.c_size_t(1))
             self.address = address.value
             weakref.finalize(self, _end, os.getpid(), context, end.pop_all()).atexit = False  # the end of the process ends all

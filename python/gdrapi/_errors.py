@@ -25,9 +25,10 @@ _ADVICE: Dict[Tuple[str, int], str] = {
     ("gdr_export_fd", errno.ENOTSUP):
         "gdrdrv shares nothing, and a descriptor has room for few objects. Set GDRCOPY_BACKEND=rm.",
     ("gdr_get_object", errno.ENOTSUP):
-        "CUDA takes an array in one memory object, shared on rm. Take cudaMalloc memory, and GDRCOPY_BACKEND=rm.",
+        "CUDA takes whole memory objects that rm shared. Set GDRCOPY_BACKEND=rm.",
     ("gdr_pin_fd", errno.ENOTSUP):
-        "gdrdrv pins no descriptor; rm pins no dma-buf (GDRCOPY_BACKEND=dmabuf does), no memory pool's, and none of a GPU in MIG mode.",
+        "gdrdrv pins no descriptor; rm pins no dma-buf (GDRCOPY_BACKEND=dmabuf does), no memory pool's, none of a GPU in MIG mode, "
+        "and no array in more than 128 memory objects.",
     ("gdr_cache_get", errno.ENOTSUP):
         "The cache takes memory of one allocation that has a buffer ID. Pin this memory by Gdr.pin.",
 }

@@ -28,32 +28,56 @@ class Remote(Mapping):
         _watch(self, gdr)
 
 
-class _Memory:
-    """A descriptor of pinned memory, for all arrays in it."""
+class _Fd:
+    """A descriptor, until nothing refers to it."""
 
-    def __init__(self, fd: int, place: Sequence[int]) -> None:
-        self.fd, self.place = fd, place  # as gdr_get_object says it: offset, length, count; a count of 0 where it does not
-        self._imports: "weakref.WeakValueDictionary[Tuple[int, Optional[int]], Import]" = weakref.WeakValueDictionary()
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
         weakref.finalize(self, os.close, fd)
+
+
+class _Memory:
+    """Pinned memory, for all arrays in it.
+
+    place is what gdr_get_object says: offset, length, count; a count of 0 where it does not. fds has one descriptor then.
+    Of several objects length is their sum, and behind count stand a list of their lengths and the number of descriptors: one of each
+    object, for CUDA, then one of all, for gdr_pin_fd, where one has room for them.
+    """
+
+    def __init__(self, fds: Sequence[_Fd], place: Sequence[Any]) -> None:
+        self.fds, self.place = fds, place
+        self._imports: "weakref.WeakValueDictionary[Tuple[int, Optional[int]], Import]" = weakref.WeakValueDictionary()
+
+    @property
+    def lengths(self) -> Sequence[int]:
+        lengths: Sequence[int] = self.place[3] if len(self.place) > 3 else self.place[1:2]
+        return lengths
+
+    @property
+    def fd(self) -> int:
+        """The one for gdr_pin_fd."""
+        if len(self.lengths) == len(self.fds) > 1:
+            raise GdrError(errno.ENOTSUP, "gdr_pin_fd")
+        return self.fds[-1].fd
 
     def cuda(self, device: Optional[int]) -> Import:
         key = os.getpid(), device  # a forked child has none of its parent's
         made = self._imports.get(key)
         if made is None:
-            if self.place[2] != 1:
+            if self.place[2] != len(self.lengths):
                 raise GdrError(errno.ENOTSUP, "gdr_get_object")
-            made = self._imports[key] = Import(self.fd, self.place[1], device)
+            made = self._imports[key] = Import([(one.fd, length) for one, length in zip(self.fds, self.lengths)], device)
         return made
 
     def __reduce__(self) -> Any:
-        return _received, (reduction.DupFd(self.fd), self.place)
+        return _received, ([reduction.DupFd(one.fd) for one in self.fds], self.place)
 
 
 _END = 1 << 62  # ctypes takes numbers modulo 1 << 64, so sums of these count right
 
 
-def _received(fd: Any, place: Sequence[int]) -> _Memory:
-    return _Memory(fd.detach(), place)
+def _received(fds: Any, place: Sequence[Any]) -> _Memory:
+    return _Memory([_Fd(fd.detach()) for fd in fds], place)
 
 
 class Shared:
@@ -82,15 +106,16 @@ class Shared:
     def open(self, gdr: Optional[Gdr] = None) -> Remote:
         """Maps the memory for this process' CPU, with the array's shape and type. CUDA is not called.
 
-        It maps from the first array that share put into the same descriptor on.
+        It maps from the first array that share put into the same descriptor on. GdrError (ENOTSUP) for an array in more than 128
+        memory objects: share parts of the array.
         """
         return Remote(gdr or shared(), self._source, self._fd, self._skip)
 
     def cuda(self, device: Optional[int] = None) -> CudaArray:
         """The array in this process' CUDA, for GPU number device; None: the GPU that has the memory.
 
-        It initialises CUDA and takes the GPU's primary context, as PyTorch does. Nothing is copied. CudaError where CUDA refuses;
-        GdrError (ENOTSUP) for an array in several memory objects, as cuMemCreate makes them, and one that dmabuf shared.
+        It initialises CUDA and takes the GPU's primary context, as PyTorch does. Nothing is copied. Several memory objects, as of
+        expandable_segments, are mapped side by side. CudaError if CUDA refuses; GdrError (ENOTSUP) for an array that dmabuf shared.
         """
         memory = self._open()
         imported, offset = memory.cuda(device), memory.place[0] + self._skip
@@ -112,17 +137,24 @@ def to_fds(shareds: Sequence[Shared]) -> Tuple[List[int], Any]:
     index = {memory: number for number, memory in enumerate(memories)}
     rows = [(index[shared._open()], shared._skip, source.address, source.shape, source.typestr, source.readonly, source.dl)
             for shared in shareds for source in (shared._source,)]
-    return [memory.fd for memory in memories], [[memory.place for memory in memories], rows]
+    return [one.fd for memory in memories for one in memory.fds], [[memory.place for memory in memories], rows]
 
 
 def from_fds(fds: Sequence[int], table: Any) -> List[Shared]:
     """What to_fds was given, in another process. The descriptors are its own now, also where it raises ValueError."""
-    memories = [_Memory(fd, (0, 0, 0)) for fd in fds]
-    if (len(table[0]) != len(fds) or any(not 0 <= number < len(fds) or not 0 <= skip < _END for number, skip, *_ in table[1])
-            or any(not 0 <= number < _END for place in table[0] for number in place)):
+    held, memories = [_Fd(fd) for fd in fds], []
+    for place in table[0]:
+        several = len(place) > 3
+        count = place[4] if several else 1
+        numbers = [*place[:3], *place[3]] if several else place
+        good = (0 < count <= len(held) and all(0 <= number < _END for number in numbers)
+                and (not several or 1 < place[2] == len(place[3]) <= count <= place[2] + 1 and sum(place[3]) == place[1]))
+        if not good:
+            raise ValueError("the table is not that of these descriptors")
+        memories.append(_Memory(held[:count], place))
+        del held[:count]
+    if held or any(not 0 <= number < len(memories) or not 0 <= skip < _END for number, skip, *_ in table[1]):
         raise ValueError("the table is not that of these descriptors")
-    for memory, place in zip(memories, table[0]):
-        memory.place = place
     return [Shared(memories[number], carried(*row), skip) for number, skip, *row in table[1]]
 
 
@@ -138,22 +170,70 @@ def _pin_object(gdr: Gdr, source: Source) -> Tuple[Resource, Any, int, Tuple[int
     return pinned, handle, int(info.va), (offset.value, length.value, count.value)
 
 
+def _fd(gdr: Gdr, handle: Any, whole: bool) -> _Fd:
+    fd = ctypes.c_int(-1)
+    _lib.call("gdr_export_fd", gdr._g, handle, int(whole), ctypes.byref(fd))
+    return _Fd(fd.value)
+
+
 def _export(gdr: Gdr, sources: Sequence[Source], whole: bool) -> Tuple[_Memory, int, int]:
-    """A descriptor of the first array and those behind it in its allocation: the address of its first page, and of how many."""
+    """The memory of the first array and those behind it in its allocation: the address of its first page, and of how many."""
     pinned, handle, va, place = _pin_object(gdr, sources[0])
+    if place[2] > 1:
+        with pinned:
+            memory, count = _export_each(gdr, sources, whole)
+            return memory, va, count
     limit, count = va - place[0] + place[1] if place[2] == 1 else 0, 1
     while count < len(sources) and sources[count].address + sources[count].nbytes <= limit:
         count += 1
     if count > 1:
-        size = max(source.address + source.nbytes for source in sources[:count]) - sources[0].address
         try:
-            pinned, handle, va, place = _pin_object(gdr, sources[0]._replace(nbytes=size))
+            pinned, handle, va, place = _pin_object(gdr, _around(sources[:count]))
         except GdrError:
             count = 1  # they are allocations of their own
     with pinned:
-        fd = ctypes.c_int(-1)
-        _lib.call("gdr_export_fd", gdr._g, handle, int(whole), ctypes.byref(fd))
-    return _Memory(fd.value, place), va, count
+        return _Memory([_fd(gdr, handle, whole)], place), va, count
+
+
+def _around(sources: Sequence[Source]) -> Source:
+    end = max(source.address + source.nbytes for source in sources)
+    return sources[0]._replace(nbytes=end - sources[0].address)
+
+
+_MOST = 128  # memory objects that a descriptor of gdr_export_fd has room for
+_PAGE = 1 << 16  # no memory object ends inside of one
+
+
+def _export_each(gdr: Gdr, sources: Sequence[Source], whole: bool) -> Tuple[_Memory, int]:
+    """The same of several objects, of how many arrays: those that begin in the objects of the ones before."""
+    fds, lengths, first, end, count = [], [], 0, sources[0].address, 0  # type: List[_Fd], List[int], int, int, int
+    for source in sources:
+        if source.address >= end and count:
+            break
+        more, sizes, last = [], [], end  # type: List[_Fd], List[int], int
+        while last < source.address + source.nbytes:
+            pinned, handle, va, (offset, length, _) = _pin_object(gdr, source._replace(address=last, nbytes=1))
+            with pinned:
+                more.append(_fd(gdr, handle, False))
+            first = first if lengths or sizes else offset
+            last = va - offset + length
+            sizes.append(length)
+        if count and len(fds) + len(more) > _MOST:
+            break
+        fds, lengths, end, count = fds + more, lengths + sizes, last, count + 1
+    around = _around(sources[:count])
+    pinned, handle, va, place = _pin_object(gdr, around)
+    with pinned:
+        if place[2] != len(lengths):  # an object is mapped in part, which CUDA's import cannot do
+            raise GdrError(errno.ENOTSUP, "gdr_get_object")
+        if whole and (first or around.address + around.nbytes != end):
+            raise GdrError(errno.EPERM, "gdr_export_fd")
+        try:
+            fds.append(_fd(gdr, handle, whole))
+        except GdrError as error:
+            if error.errno != errno.ENOTSUP:
+                raise
+    return _Memory(fds, (first, sum(lengths), len(lengths), lengths, len(fds))), count
 
 
 @overload
@@ -167,7 +247,8 @@ def share(array: GpuArray, gdr: Optional[Gdr] = None, whole: bool = False) -> Sh
 def share(array: Any, gdr: Optional[Gdr] = None, whole: bool = False) -> Any:
     """Makes an array's memory known to other processes, or that of each array of a list. It maps nothing.
 
-    A list costs one descriptor for each allocation, as PyTorch's of many tensors, not for each array.
+    A list costs one descriptor for each allocation, as PyTorch's of many tensors, not for each array; one for each memory object if an
+    array lies in several, as with expandable_segments.
     Who gets it can reach the memory object around the array: with cudaMalloc up to 2 MiB, with PyTorch a block
     of many tensors. With whole that raises GdrError (EPERM).
     """

@@ -20,7 +20,7 @@ MIB = 1 << 20
 
 @pytest.fixture(autouse=True)
 def rm(gdr, request):
-    if gdr.backend != "rm" and request.function is not test_several_objects_and_none:
+    if gdr.backend != "rm" and request.function is not test_what_dmabuf_shared_is_not_for_cuda:
         pytest.skip("CUDA takes descriptors of rm alone")
 
 
@@ -37,7 +37,7 @@ arrays = [shared.cuda() for shared in shareds]
 cuda = Cuda()
 for array in arrays:
     got = cuda.read(array.address, array.nbytes)
-    cuda.write(array.address, bytes(255 - b for b in got))
+    cuda.write(array.address, got.translate(bytes(range(255, -1, -1))))
     end.sendall(got)
 library = "libgdrapi" in open("/proc/self/maps").read()
 end.sendall(json.dumps([[array.shape, array.device] for array in arrays] + [library]).encode())
@@ -259,11 +259,151 @@ def test_what_dlpack_cannot_say(make):
         assert (said["typestr"], said.get("descr"), said["data"][1]) == (array.typestr, array.descr, array.readonly)
 
 
-def test_several_objects_and_none(gdr, array):
+class Segment:
+    """Memory objects side by side, as PyTorch's expandable_segments have them; more bytes of each are not mapped."""
+
+    def __init__(self, cuda, lengths, more=0):
+        self.cuda, self.lengths, address, handle = cuda, lengths, ctypes.c_uint64(), ctypes.c_uint64()
+        self.size, none = ctypes.c_uint64(sum(lengths)), ctypes.c_uint64(0)
+        cuda("cuMemAddressReserve", ctypes.byref(address), self.size, none, none, none)
+        self.address, at = address.value, address.value
+        for length in lengths:
+            where = ctypes.c_uint64(at), ctypes.c_uint64(length)
+            cuda("cuMemCreate", ctypes.byref(handle), ctypes.c_uint64(length + more), (ctypes.c_int * 8)(1, 0, 1, 0), none)
+            cuda("cuMemMap", *where, none, handle, none)
+            cuda("cuMemRelease", handle)
+            at += length
+        cuda("cuMemSetAccess", address, self.size, (ctypes.c_int * 3)(1, 0, 3), ctypes.c_size_t(1))
+
+    def arrays(self, *places):
+        """Arrays at offsets, of sizes, each of other bytes."""
+        made = [Array(self.cuda, (size,), "|u1", at=self.address + offset) for offset, size in places]
+        for number, array in enumerate(made):
+            array.put(bytes((number * 31 + at * 7) % 251 for at in range(4096)) * (array.nbytes // 4096) + b"e" * (array.nbytes % 4096))
+        return made
+
+    def end(self):
+        at = self.address
+        for length in self.lengths:
+            self.cuda("cuMemUnmap", ctypes.c_uint64(at), ctypes.c_uint64(length))
+            at += length
+        self.cuda("cuMemAddressFree", ctypes.c_uint64(self.address), self.size)
+
+
+@pytest.fixture
+def segment(cuda):
+    made = []
+
+    def segment(*lengths, more=0):
+        made.append(Segment(cuda, lengths, more))
+        return made[-1]
+
+    yield segment
+    gc.collect()
+    for one in made:
+        one.end()
+
+
+# Offsets and sizes in objects of 4, 2, 2, 6 and 2 MiB: all; from one into the next; three of five; behind one; in two, with one of them inside.
+SEVERAL = [
+    [(0, 16 * MIB)], [(4 * MIB - 4096, 8192)], [(MIB + 4096, 9 * MIB)], [(0, 4096), (3 * MIB, 2 * MIB), (5 * MIB + 512, MIB)],
+    [(3 * MIB, 2 * MIB), (3 * MIB + 512, 100), (4 * MIB + 100, 5 * MIB), (8 * MIB, 4096), (14 * MIB, 2 * MIB)],
+]
+
+
+@pytest.mark.parametrize("places", SEVERAL)
+def test_arrays_in_several_objects_in_another_process(cuda, gdr, segment, places):
+    memory = segment(4 * MIB, 2 * MIB, 2 * MIB, 6 * MIB, 2 * MIB)
+    arrays = memory.arrays(*places)
+    shareds, model = gdrapi.share(arrays, gdr), bytearray(cuda.read(memory.address, 16 * MIB))
+    for shared, (at, size) in zip(shareds, places):
+        with shared.open(gdr) as remote:
+            assert remote.read() == bytes(remote.view()) == model[at:at + size]
+    child, end, fds = sent(shareds)
+    assert len(fds) == len(set(fds)) <= 6
+    for at, size in places:  # the child writes each one before it reads the next
+        assert received(end, size) == model[at:at + size]
+        model[at:at + size] = model[at:at + size].translate(bytes(range(255, -1, -1)))
+    assert json.loads(end.recv(1000)) == [[[size], 0] for _, size in places] + [False]
+    assert child.wait() == 0
+    assert cuda.read(memory.address, 16 * MIB) == model
+    end.close()
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_multiprocessing_carries_several_objects(segment, method):
+    array, = segment(2 * MIB, 2 * MIB, 2 * MIB).arrays((MIB, 4 * MIB))
+    context = multiprocessing.get_context(method)
+    here, there = context.Pipe()
+    child = context.Process(target=passes, args=([gdrapi.share(array)], there))
+    child.start()
+    assert here.recv() == [array.get(4)] and here.recv() == 4  # one of all, for the CPU
+    child.join()
+    assert child.exitcode == 0
+
+
+def test_more_objects_than_a_descriptor_has_room_for(cuda, gdr, segment):
+    """The GPU has them all, the CPU those arrays that lie in 128 of them."""
+    whole = Array(cuda, (260 * MIB,), "|u1", at=segment(*[2 * MIB] * 130).address)
+    arrays = [Array(cuda, (5 * MIB,), "|u1", at=whole.address + 512 + 5 * MIB * number) for number in range(51)]
+    for number, array in enumerate(arrays):
+        cuda.write(array.address + array.nbytes - 4096, bytes([number + 1]) * 4096)
+    shared = gdrapi.share(whole, gdr)
+    assert len(gdrapi.to_fds([shared])[0]) == 130
+    assert cuda.read(shared.cuda().address + 255 * MIB, 1024) == bytes([51]) * 512 + bytes(512)
+    with pytest.raises(gdrapi.GdrError, match="share parts of the array") as refused:
+        shared.open(gdr)
+    assert refused.value.errno == errno.ENOTSUP
+    shareds = gdrapi.share(arrays, gdr)
+    assert len(gdrapi.to_fds(shareds)[0]) < 135
+    for number, (shared, array) in enumerate(zip(shareds, arrays)):
+        with shared.open(gdr) as remote:
+            assert remote.read(4096, array.nbytes - 4096) == bytes([number + 1]) * 4096
+        assert cuda.read(shared.cuda().address + array.nbytes - 4096, 4096) == bytes([number + 1]) * 4096
+
+
+@pytest.mark.parametrize("lengths, place, error", [
+    ((2 * MIB, 4 * MIB), (0, 6 * MIB), None), ((2 * MIB, 4 * MIB), (65536, 6 * MIB - 65536), errno.EPERM),
+    ((2 * MIB, 4 * MIB), (0, 6 * MIB - 65536), errno.EPERM),
+    ([2 * MIB] * 129, (0, 258 * MIB), None), ([2 * MIB] * 129, (0, 258 * MIB - 65536), errno.EPERM),
+])
+def test_only_whole_objects_of_several(cuda, segment, lengths, place, error):
+    array = Array(cuda, place[1:], "|u1", at=segment(*lengths).address + place[0])
+    if error is None:
+        return gdrapi.share(array, whole=True).close()
+    with pytest.raises(gdrapi.GdrError) as refused:
+        gdrapi.share(array, whole=True)
+    assert refused.value.errno == error
+
+
+def test_objects_that_are_mapped_in_part(cuda, segment):
+    array = Array(cuda, (6 * MIB,), "|u1", at=segment(2 * MIB, 2 * MIB, 2 * MIB, more=2 * MIB).address)
+    with pytest.raises(gdrapi.GdrError, match="whole memory objects") as refused:
+        gdrapi.share(array)
+    assert refused.value.errno == errno.ENOTSUP
+
+
+@pytest.mark.parametrize("nth", range(1, 4))
+@pytest.mark.parametrize("failing", ["cuMemImportFromShareableHandle", "cuMemMap"])
+def test_an_object_that_fails_leaves_nothing_of_those_before(cuda, segment, failing, nth):
+    array, = segment(2 * MIB, 2 * MIB, 2 * MIB).arrays((MIB, 4 * MIB))
+    shared = gdrapi.share(array)
+    before = live(cuda)
+    cuda.lib.cuda_sim_fail(failing.encode(), 999, nth)
+    with pytest.raises(gdrapi.CudaError, match=failing + ": CUresult 999"):
+        shared.cuda()
+    assert live(cuda) == before
+    one = shared.cuda()
+    assert cuda.read(one.address, array.nbytes) == array.get()
+    del one, shared
+    gc.collect()
+
+
+def test_what_dmabuf_shared_is_not_for_cuda(gdr, array):
     shared = gdrapi.share(array)
     if gdr.backend == "rm":
-        shared._memory.place = (0, 4 * MIB, 2)
-    with pytest.raises(gdrapi.GdrError, match="CUDA takes an array in one memory object") as refused:
+        shared._memory.place = 0, 0, 0
+    with pytest.raises(gdrapi.GdrError, match="CUDA takes whole memory objects that rm shared") as refused:
         shared.cuda()
     assert refused.value.errno == errno.ENOTSUP
 
@@ -285,6 +425,24 @@ def test_a_table_that_lies(array, spoil):
         gdrapi.from_fds([fd], table)[0].cuda()
     with pytest.raises(OSError):
         os.fstat(fd)
+
+
+@pytest.mark.parametrize("spoil", [
+    lambda place: place.__setitem__(0, -1), lambda place: place.__setitem__(1, 8 * MIB), lambda place: place.__setitem__(2, 2),
+    lambda place: place[3].pop(), lambda place: place[3].__setitem__(slice(0, 2), [-MIB, 5 * MIB]), lambda place: place.__setitem__(4, 2),
+    lambda place: place.__setitem__(4, 0), lambda place: place.__setitem__(4, 5), lambda place: place.__delitem__(slice(3, 5)),
+])
+def test_a_table_that_lies_of_several_objects(segment, spoil):
+    shared = gdrapi.share(segment(2 * MIB, 2 * MIB, 2 * MIB).arrays((MIB, 4 * MIB))[0])
+    fds, (places, rows) = gdrapi.to_fds([shared])
+    assert len(fds) == places[0][4] == 4 and places[0][:4] == (MIB, 6 * MIB, 3, [2 * MIB] * 3)
+    copies, table = [os.dup(fd) for fd in fds], json.loads(json.dumps([places, rows]))
+    spoil(table[0][0])
+    with pytest.raises(ValueError):
+        gdrapi.from_fds(copies, table)
+    for fd in copies:
+        with pytest.raises(OSError):
+            os.fstat(fd)
 
 
 def test_a_table_whose_sums_pass_64_bits(array):
