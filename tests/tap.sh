@@ -30,7 +30,7 @@ check() {
 	check_name=$1
 	shift
 	check_status=0 check_said=
-	"$@" >"$tap_dir/said" 2>&1 || { check_status=$? check_said=$(tail -n 30 "$tap_dir/said"); }
+	"$@" >"$tap_dir/said" 2>&1 || { check_status=$? check_said=$(tail -n 100 "$tap_dir/said"); }
 	result "$check_status" "$check_name" "$check_said"
 }
 

@@ -116,6 +116,7 @@ fi
 # demo - what it says, and how it fails. Its status without a GPU sends make demo to the simulated driver.
 demo() {
 	program=../bin/demo
+	unset GDRCOPY_LOG_LEVEL # the demo has its own
 	check "demo" says "4096 bytes written by the CPU, read by cuMemcpyDtoH: equal" "$bin/$program"
 	check "demo, there" grep -qx "4096 bytes written by cuMemcpyHtoD, read by the CPU: equal" "$work/out"
 	check "demo, the library's choice" grep -q "^INFO: gdr_open: using the " "$work/out"

@@ -326,7 +326,7 @@ func (s *suite) one(r *row, args []string) (got counts, said string) {
 		said = "   " + wrong + "\n"
 	}
 	if got.failed > 0 {
-		return got, said + some(badLine, output, 40) + "   the last lines:\n" + tail(output, 25)
+		return got, said + failures(output, 60) + "   the last lines:\n" + tail(output, 25)
 	}
 	return got, some(skipLine, output, 20)
 }
@@ -335,7 +335,30 @@ func (s *suite) one(r *row, args []string) (got counts, said string) {
 var (
 	skipLine = regexp.MustCompile(`# SKIP|--- SKIP`)
 	badLine  = regexp.MustCompile(`^not ok|^ *--- FAIL|panic|Error|error|ERROR|WARNING: `)
+	goodLine = regexp.MustCompile(`^ok|^ *--- (PASS|SKIP)`)
+	noteLine = regexp.MustCompile(`^# |^(DBG|INFO|WARN|ERR): `)
 )
+
+// failures are the lines that say what failed, n at most, with the notes and the library's log beside each: the last 20 lines
+// since a test before it passed, and those up to the next test that passes.
+func failures(text string, n int) string {
+	var bad, notes []string
+	failed := false
+	for line := range strings.Lines(text) {
+		switch {
+		case goodLine.MatchString(line):
+			notes, failed = nil, false
+		case noteLine.MatchString(line) && !failed:
+			notes = append(notes, line)
+		case noteLine.MatchString(line):
+			bad = append(bad, line)
+		case badLine.MatchString(line):
+			bad = append(append(bad, notes[max(0, len(notes)-20):]...), line)
+			notes, failed = nil, true
+		}
+	}
+	return strings.Join(bad[:min(n, len(bad))], "")
+}
 
 // some are the first lines, n at most, that match.
 func some(what *regexp.Regexp, text string, n int) string {
@@ -396,6 +419,10 @@ func (s *suite) environment(r *row) []string {
 	}
 	if r.backend != "" {
 		env = append(env, "GDRCOPY_BACKEND="+r.backend)
+	}
+	// The library says why it refuses. A program whose test reads standard error sets this itself.
+	if r.Count == TAP {
+		env = append(env, "GDRCOPY_ENABLE_LOGGING=1", "GDRCOPY_LOG_LEVEL=3")
 	}
 	for _, variable := range r.Env {
 		env = append(env, s.expand(r, variable))

@@ -47,6 +47,10 @@ func TestOne(t *testing.T) {
 			counts{1, 0, 1}, "# SKIP no GPU"},
 		{"one that counts failures", script("echo 'not ok 1 - x'; echo '0 passed, 1 failed, 0 skipped'; exit 1"),
 			counts{0, 1, 0}, "not ok 1 - x"},
+		{"the log before a failure", script("echo 'ERR:  before'; echo 'ok 1 - x'; echo '# y'; echo 'WARN: why'; echo 'not ok 2 - z'; echo '# w';" +
+			"seq 30; echo '1 passed, 1 failed'"), counts{1, 1, 0}, "# y\nWARN: why\nnot ok 2 - z\n# w\n   the last"},
+		{"the library logs", script("echo \"not ok 1 - $GDRCOPY_ENABLE_LOGGING $GDRCOPY_LOG_LEVEL\"; echo '0 passed, 1 failed'"),
+			counts{0, 1, 0}, "not ok 1 - 1 3\n"},
 		{"failures count, whatever the status is", script("echo '2 passed, 1 failed'"), counts{2, 1, 0}, ""},
 		{"a status counts, whatever the counts are", script("echo '3 passed, 0 failed'; exit 7"), counts{3, 1, 0}, "status 7"},
 		{"one that prints no counts", script("echo fine"), counts{0, 1, 0}, "without counts"},
