@@ -20,8 +20,9 @@ MADE_H    := $(B)/tests/functions.h $(B)/tests/pages.h
 TEST_I    := -Icapi -Iexamples -I$(B)/tests -I$(T) -Itests/doubles
 CXX98     := -std=c++98 -pedantic $(WARN) -Iinclude -Itools
 
-# What runs the cases of a program, and what they are made of.
-CASES     := $(O)/$(T)/guest/main.o $(O)/$(T)/guest/common.o
+# What runs the cases of a program, and what they are made of. A program that has only LOADERS is not linked to the library.
+LOADERS   := $(addprefix $(O)/$(T)/guest/,main.o common.o)
+CASES     := $(LOADERS) $(O)/$(T)/guest/buffer.o
 
 # What tests are built of may lie in a shared library.
 $(O)/tests/%.o: private FLAGS = -fPIC $(TEST_I)

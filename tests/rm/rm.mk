@@ -8,7 +8,7 @@ $(BIN)/rm_heard: $(O)/tests/rm/heard.o $(CASES) $(CUDA_DL) $(LIB)
 $(BIN)/rm_faults: $(O)/tests/rm/faults.o $(CASES) $(CUDA_DL) $(LIB)
 
 # A second file is a second library to the loader.
-$(BIN)/rm_libraries: $(O)/tests/rm/libraries.o $(CASES) $(CUDA_DL) | $(LIB) $(B)/watched/libgdrapi_copy.so $(B)/watched/golib.so
+$(BIN)/rm_libraries: $(O)/tests/rm/libraries.o $(LOADERS) $(CUDA_DL) | $(LIB) $(B)/watched/libgdrapi_copy.so $(B)/watched/golib.so
 
 $(B)/watched/libgdrapi_copy.so: $(LIB)
 	@mkdir -p $(@D)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// guest/common.c - what common.h declares, without a call of the library: guest/lazy is not linked to it.
+/* guest/common.c - what common.h declares, except what calls the library: see buffer.c. */
 #include "common.h"
 
 void note(const char *fmt, ...)
@@ -220,4 +220,168 @@ void expect_same_actions(const struct raw_action a[65], const struct raw_action 
 		changed++;
 	}
 	expect_is(changed, 0);
+}
+
+long scaled(long n)
+{
+	long m = n * guest_scale;
+
+	return m > 0 ? m : 1;
+}
+
+bool on_doubles(void)
+{
+	const char *set = getenv("GDR_TEST_DOUBLES");
+
+	return set && !strcmp(set, "1");
+}
+
+void fail_at(const char *what, const char *file, int line)
+{
+	note("%s:%d: failed: %s", file, line, what);
+	_exit(1);
+}
+
+void expect_is_at(long got, long want, const char *what, const char *file, int line)
+{
+	if (got == want)
+		return;
+	note("%s:%d: %s is %ld, want %ld", file, line, what, got, want);
+	_exit(1);
+}
+
+bool succeeds_at(int rc, int other, const char *what, const char *file, int line)
+{
+	if (!rc || rc == EINVAL || rc == other)
+		return !rc;
+	note("%s:%d: %s is %d", file, line, what, rc);
+	_exit(1);
+}
+
+void needs_doubles(const char *why)
+{
+	if (!on_doubles())
+		skip_case("%s", why);
+}
+
+bool backend_is(const char *name)
+{
+	const char *set = getenv("GDRCOPY_BACKEND");
+
+	return set && !strcmp(set, name);
+}
+
+double seconds_now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec + t.tv_nsec / 1e9;
+}
+
+void sleep_us(long us)
+{
+	struct timespec t = { us / 1000000, us % 1000000 * 1000 };
+
+	while (nanosleep(&t, &t) && errno == EINTR)
+		;
+}
+
+uint32_t next_random(uint64_t *state)
+{
+	*state = *state * 6364136223846793005ull + 1442695040888963407ull;
+	return *state >> 33;
+}
+
+void run_anew(const char *name)
+{
+	execl("/proc/self/exe", program_invocation_name, "--anew", name, (char *)NULL);
+	_exit(127);
+}
+
+long count_threads(void)
+{
+	const char *others = getenv("GUEST_OTHER_THREADS");
+
+	return proc_number("/proc/self/status", "Threads:") - (others ? atol(others) : 0);
+}
+
+long count_threads_settled(long want)
+{
+	for (int i = 0; i < 200 && count_threads() > want; i++)
+		sleep_us(5000);
+	return count_threads();
+}
+
+long count_maps(bool files_only)
+{
+	return count_maps_of(files_only ? "/" : "");
+}
+
+long rss_kib(void)
+{
+	long kib = proc_number("/proc/self/smaps_rollup", "Rss:");
+
+	return kib >= 0 ? kib : proc_number("/proc/self/status", "VmRSS:");
+}
+
+static int log_fd = -1;
+
+void catch_log(void)
+{
+	log_fd = memfd_create("log", 0);
+	expect(log_fd >= 0 && dup2(log_fd, STDERR_FILENO) >= 0);
+	setenv("GDRCOPY_ENABLE_LOGGING", "1", 1);
+	setenv("GDRCOPY_LOG_LEVEL", "3", 1);
+}
+
+bool logged(const char *what)
+{
+	char text[8192];
+	ssize_t n = pread(log_fd, text, sizeof(text) - 1, 0);
+
+	text[n > 0 ? n : 0] = '\0';
+	return strstr(text, what);
+}
+
+void fill_random(unsigned char *p, size_t n, uint64_t seed)
+{
+	for (size_t i = 0; i < n; i++)
+		p[i] = next_random(&seed);
+}
+
+void start_threads(pthread_t *t, int n, void *(*fn)(void *), void *arg)
+{
+	for (int i = 0; i < n; i++)
+		start_thread(&t[i], 0, fn, arg);
+}
+
+void join_threads(const pthread_t *t, int n)
+{
+	for (int i = 0; i < n; i++)
+		expect_is(pthread_join(t[i], NULL), 0);
+}
+
+void run_thread(size_t stack, void *(*fn)(void *), void *arg)
+{
+	pthread_t t;
+
+	start_thread(&t, stack, fn, arg);
+	expect_is(pthread_join(t, NULL), 0);
+}
+
+uint64_t read_mask(void)
+{
+	uint64_t mask = 0;
+
+	expect_is(syscall(SYS_rt_sigprocmask, SIG_BLOCK, NULL, &mask, sizeof(mask)), 0);
+	return mask;
+}
+
+void read_actions(struct raw_action act[65])
+{
+	memset(act, 0, 65 * sizeof(*act));
+	for (int sig = 1; sig <= 64; sig++)
+		if (sig != 32 && sig != 33)
+			expect_is(syscall(SYS_rt_sigaction, sig, NULL, &act[sig], 8), 0);
 }
