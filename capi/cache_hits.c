@@ -126,7 +126,7 @@ static __attribute__((noinline, cold)) int put_nothing(gdr_cache_t c, gdr_mh_t m
 	if (rc)
 		return rc;
 	if (!find_cache(c.h))
-		return gdr_refuse("gdr_cache_put", "no open cache has this handle; gdr_close of its gdr_t ended it, or gdr_cache_close");
+		return gdr_refuse("gdr_cache_put", "no open cache has this handle; put each handle once, before its cache or gdr_t is closed");
 	gdr_log(GDR_LOG_ERROR, "gdr_cache_put: nobody holds %#lx, or it is not of this cache (errno %d)",
 		mh.h, EINVAL);
 	return EINVAL;

@@ -90,7 +90,7 @@ func (s *Caches) Open(d *core.Device, most, handle uint64) (*Cache, error) {
 		return nil, fmt.Errorf("%d caches are open; close one: %w", maxCaches, unix.ENOMEM)
 	}
 	if err := errors.Join(provide(s, &s.lines), provide(s, &s.spans[at])); err != nil {
-		return nil, fmt.Errorf("no memory for caches: %w", err)
+		return nil, fmt.Errorf("no memory for caches; raise the memory limit, or close other caches: %w", err)
 	}
 	s.taken[at] = true
 	l := &s.lines[at]
@@ -115,7 +115,7 @@ func (c *Cache) lock() error {
 	return nil
 }
 
-func errClosed() error { return fmt.Errorf("the cache is closed: %w", core.ErrClosed) }
+func errClosed() error { return fmt.Errorf("the cache is closed; close it after the last call: %w", core.ErrClosed) }
 
 // unlock then unpins what has ended, unless its caller or the device's Close has. If the driver
 // fails, the buffer is gone as well.
@@ -227,7 +227,7 @@ func (c *Cache) find(addr, size, now uint64) (_ *kept, err error) {
 	c.makeRoom(0)
 	if err != nil {
 		c.retireUseless(plan{start: addr, end: addr + 1}, false)
-		return nil, fmt.Errorf("give the address of GPU memory, not %#x: %w", addr, err)
+		return nil, fmt.Errorf("%#x has no buffer ID; pass the address of memory that this process allocated with CUDA: %w", addr, err)
 	}
 	// Another thread may have pinned it by now.
 	if k := c.hold(addr, size, id, now); k != nil {

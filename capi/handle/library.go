@@ -114,7 +114,7 @@ func (l *Library) add(h Handle, object deviceObject) error {
 	l.table.put(h, object)
 	if object.Device().IsClosed() {
 		l.endHandle(h)
-		return fmt.Errorf("another thread has closed the gdr_t: %w", core.ErrClosed)
+		return fmt.Errorf("another thread has closed the gdr_t; close it after the last call: %w", core.ErrClosed)
 	}
 	return nil
 }
@@ -249,7 +249,7 @@ func (l *Library) Unmap(g, h Handle, va uintptr, size uint64) error {
 		return fmt.Errorf("unmap at %#x, which is not on a host page; the mapping is at %#x: %w", va, m.VA(), unix.EINVAL)
 	}
 	if va != m.VA() {
-		log.Warnf("gdr_unmap: the mapping of %#x is at %#x, not at %#x; it is taken down all the same", uint64(h), m.VA(), va)
+		log.Warnf("gdr_unmap: the mapping of %#x is at %#x, not at %#x, and is unmapped anyway; pass the address that gdr_map gave", uint64(h), m.VA(), va)
 	}
 	return m.Close()
 }
@@ -309,7 +309,7 @@ func (l *Library) Cache(h Handle) (*cache.Cache, error) {
 	if c, ok := l.table.get(h).(*cache.Cache); ok {
 		return c, nil
 	}
-	return nil, fmt.Errorf("no open cache has the handle %#x; gdr_close of its gdr_t ended it, or gdr_cache_close: %w", uint64(h), unix.EINVAL)
+	return nil, fmt.Errorf("no open cache has the handle %#x; use a cache until it or its gdr_t is closed: %w", uint64(h), unix.EINVAL)
 }
 
 // CacheClose ends a cache and unpins all of it.

@@ -60,7 +60,7 @@ const slotsAtFirst = 1024
 // memory (mlockall) gets no more of it. A forked child does not inherit it.
 func newTable(epoch uint32, shared *Shared) (*table, error) {
 	if epoch == 0 || epoch > MaxEpoch {
-		return nil, fmt.Errorf("%d generations of forks have opened; no more handles to tell apart: %w", MaxEpoch, unix.EAGAIN)
+		return nil, fmt.Errorf("%d generations of forks have opened the library; let a child exec before it opens: %w", MaxEpoch, unix.EAGAIN)
 	}
 	mem, err := zeros(int(slotCount*unsafe.Sizeof(slot{})), unix.PROT_NONE)
 	if err != nil {
@@ -78,7 +78,7 @@ func newTable(epoch uint32, shared *Shared) (*table, error) {
 // makeSlots makes the first n slots, a power of two. The slots that C reads stay where they are.
 func (t *table) makeSlots(n uint32) error {
 	if err := unix.Mprotect(t.mem[:uintptr(n)*unsafe.Sizeof(slot{})], unix.PROT_READ|unix.PROT_WRITE); err != nil {
-		return fmt.Errorf("handle table: no memory for more handles: %w", err)
+		return fmt.Errorf("no memory for more handles; raise the memory limit: %w", err)
 	}
 	t.shared.last.Store(n - 1)
 	return nil
@@ -110,7 +110,7 @@ func (t *table) alloc() (Handle, error) {
 		// A random start makes a guessed handle unlikely to hit.
 		t.at(i).gen = rand.Uint32() >> 1
 	default:
-		return 0, fmt.Errorf("handle table: all %d handles are in use: %w", slotCount, unix.ENOMEM)
+		return 0, fmt.Errorf("all %d handles are in use; unpin buffers that you no longer use: %w", slotCount, unix.ENOMEM)
 	}
 	e := t.at(i)
 	e.gen++
