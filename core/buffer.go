@@ -158,7 +158,7 @@ func (b *Buffer) lock() error {
 	return nil
 }
 
-func errUnpinned() error { return fmt.Errorf("the buffer is unpinned: %w", ErrClosed) }
+func errUnpinned() error { return fmt.Errorf("the buffer is unpinned; use its handle only before: %w", ErrClosed) }
 
 // outside calls do, which maps or unmaps b, without the lock. The caller has locked b. A panic of do's
 // is an error: b is what it was before.

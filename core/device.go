@@ -133,7 +133,7 @@ func (d *Device) enter() error { return d.unlessClosed(func() { d.users++ }) }
 
 func (d *Device) leave() {
 	if err := d.release(); err != nil {
-		log.Warnf("another thread has closed the gdr_t: %v", err)
+		log.Warnf("another thread has closed the gdr_t (%v); close it after the last call", err)
 	}
 }
 
@@ -153,7 +153,7 @@ func (d *Device) unlessClosed(do func()) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
-		return fmt.Errorf("the device is closed, by gdr_close or Device.Close: %w", ErrClosed)
+		return fmt.Errorf("the device is closed, by gdr_close or Device.Close; use it only before: %w", ErrClosed)
 	}
 	do()
 	return nil

@@ -79,7 +79,7 @@ func (m *Mapping) Close() error {
 	}
 	if b.mapping != m {
 		b.mu.Unlock()
-		return fmt.Errorf("the mapping is unmapped: %w", ErrClosed)
+		return fmt.Errorf("the mapping is unmapped; use it only before: %w", ErrClosed)
 	}
 	if m.owner {
 		return b.unpin()
@@ -144,7 +144,7 @@ func (m *Mapping) copy(at uint64, p []byte, do func(at uint64)) (n int, err erro
 	m.copies.RLock()
 	defer m.copies.RUnlock()
 	if m.ended {
-		return 0, fmt.Errorf("the mapping is unmapped: %w", ErrClosed)
+		return 0, fmt.Errorf("the mapping is unmapped; use it only before: %w", ErrClosed)
 	}
 	// An access to pages that the driver has taken back faults.
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))

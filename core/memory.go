@@ -71,7 +71,7 @@ func (m *Memory) Close() error {
 	m.freed = true
 	m.mu.Unlock()
 	if freed {
-		return fmt.Errorf("the allocation is freed: %w", ErrClosed)
+		return fmt.Errorf("the allocation is freed; use it only before: %w", ErrClosed)
 	}
 	m.device.memories.remove(m)
 	if exports > 0 {
@@ -94,7 +94,7 @@ func (m *Memory) Export(flags uint32) (fd int, err error) {
 	}
 	m.mu.Unlock()
 	if freed {
-		return -1, fmt.Errorf("the allocation is freed: %w", ErrClosed)
+		return -1, fmt.Errorf("the allocation is freed; use it only before: %w", ErrClosed)
 	}
 	defer m.exported()
 	return m.alloc.Export(flags&backend.PinForcePCIe != 0)

@@ -150,7 +150,7 @@ func Load() (*Driver, error) {
 // it returns ENOTSUP.
 func Loaded() (*Driver, error) {
 	if driver.Load() == nil && !loader.Loaded() {
-		return nil, fmt.Errorf("this process has not loaded %s, which knows what memory is: %w", library, unix.ENOTSUP)
+		return nil, fmt.Errorf("this process has not loaded %s; allocate GPU memory with CUDA first: %w", library, unix.ENOTSUP)
 	}
 	return Load()
 }
@@ -190,7 +190,7 @@ func (d *Driver) call(s symbol, args ...any) error {
 func (d *Driver) do(s symbol, args ...any) error {
 	fn := d.fn[s]
 	if fn == 0 {
-		return fmt.Errorf("this CUDA driver is too old, it has no %s: %w", names[s], unix.ENOTSUP)
+		return fmt.Errorf("this CUDA driver has no %s; update the driver: %w", names[s], unix.ENOTSUP)
 	}
 	if r := Result(dl.Call(fn, args...)); r != 0 {
 		return fmt.Errorf("%s: %w", names[s], r)

@@ -52,10 +52,10 @@ func open(k kernel, sync func(addr, size uint64)) (_ *session, err error) {
 		return nil, err
 	}
 	if v.driver < minDriver {
-		return nil, fmt.Errorf("gdrdrv is %d.%d, and %d.%d is the oldest that works: %w", v.driver.major(), v.driver.minor(), minDriver.major(), minDriver.minor(), unix.ENOTSUP)
+		return nil, fmt.Errorf("gdrdrv is %d.%d, and %d.%d is the oldest that works; install module and library of one version: %w", v.driver.major(), v.driver.minor(), minDriver.major(), minDriver.minor(), unix.ENOTSUP)
 	}
 	if v.minAPI > apiVersion {
-		return nil, fmt.Errorf("gdrdrv %d.%d needs a libgdrapi of %d.%d or later, this is %d.%d: %w", v.driver.major(), v.driver.minor(), v.minAPI.major(), v.minAPI.minor(), apiVersion.major(), apiVersion.minor(), unix.ENOTSUP)
+		return nil, fmt.Errorf("gdrdrv %d.%d needs a libgdrapi of %d.%d or later, this is %d.%d; install module and library of one version: %w", v.driver.major(), v.driver.minor(), v.minAPI.major(), v.minAPI.minor(), apiVersion.major(), apiVersion.minor(), unix.ENOTSUP)
 	}
 	s.driver = v.driver
 	return s, nil
@@ -224,9 +224,9 @@ func (p *pin) Map(size uint64, want backend.MappingType) (uintptr, backend.Mappi
 	}
 	_, got, err := p.info()
 	if err == nil && got == backend.None {
-		err = fmt.Errorf("the GPU memory was freed while it was being mapped: %w", unix.EAGAIN)
+		err = fmt.Errorf("the GPU memory was freed while it was being mapped; let the free wait for the map: %w", unix.EAGAIN)
 	} else if err == nil && want != backend.None && want != got {
-		err = fmt.Errorf("mapping type %d was asked for, gdrdrv gave type %d: %w", want, got, unix.ENOTSUP)
+		err = fmt.Errorf("mapping type %d was asked for, gdrdrv gave type %d; ask for that type, or for none: %w", want, got, unix.ENOTSUP)
 	}
 	if err != nil {
 		return 0, backend.None, errors.Join(err, s.kernel.munmap(va, uintptr(size)))
