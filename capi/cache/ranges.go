@@ -80,12 +80,11 @@ func (c *Cache) add(addr, size, id, now uint64) (*kept, error) {
 			return fmt.Errorf("the memory was freed while it was being pinned: %w", unix.EINVAL)
 		})
 	}
-	if c.closed {
-		err = errClosed()
-	} else if k := c.hold(addr, size, id, now); k != nil {
+	if k := c.hold(addr, size, id, now); k != nil {
 		c.end(m)
 		return k, nil // another thread has pinned it
-	} else if err == nil {
+	}
+	if err == nil {
 		err = c.checkCount()
 	}
 	if err != nil {

@@ -96,10 +96,10 @@ func readMemory(addr uint64, to []byte) bool {
 
 // libraries lists those of the process, in the loader's order.
 func libraries() []library {
-	list := make([]C.struct_gdr_library, 256)
-	n := int(C.gdr_list_libraries(&list[0], C.size_t(len(list))))
-	for n > len(list) {
-		list = make([]C.struct_gdr_library, n+16)
+	var list []C.struct_gdr_library
+	n := 1
+	for n > len(list) { // the first call counts; more may be loaded meanwhile
+		list = make([]C.struct_gdr_library, n)
 		n = int(C.gdr_list_libraries(&list[0], C.size_t(len(list))))
 	}
 	var all []library

@@ -6,6 +6,8 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "guest/log.h"
 #include "guest/reserve.h"
@@ -43,6 +45,17 @@ static bool is_mapped(const char *at, size_t len)
 	return !mincore((void *)at, len, there);
 }
 
+static bool is_mapped_in_child(const char *at, size_t len)
+{
+	pid_t pid = fork();
+	int status = -1;
+
+	if (!pid)
+		_exit(is_mapped(at, len));
+	waitpid(pid, &status, 0);
+	return status;
+}
+
 /* Go's first arena; the reserve looks at nothing before that. */
 static bool start(void)
 {
@@ -70,6 +83,7 @@ int main(void)
 	limit_space(false);
 	pool = piece[0] + PIECE - POOL;
 	tap_ok(&t, is_mapped(pool, PIECE), "the rest of the pool is there");
+	tap_ok(&t, !is_mapped_in_child(pool, PIECE), "a child does not inherit it");
 	tap_is(&t, gdr_reserve_check(), 0, "the check behind the limit");
 	tap_ok(&t, !is_mapped(pool, PIECE), "it has a new pool, and the old one's rest is unmapped");
 	for (int i = 0; i < PIECES; i++)

@@ -292,6 +292,7 @@ static void bad_arguments(void)
 		{ gdr_pin_buffer(w.right.g, w.right.addr, 0, 0, 0, &out.mh), EINVAL, "gdr_pin_buffer", "size 0" },
 		{ gdr_pin_buffer(w.right.g, 0, w.right.size, 0, 0, &out.mh), EINVAL, "gdr_pin_buffer", "address 0" },
 		{ gdr_pin_buffer(w.right.g, ULONG_MAX, 1, 0, 0, &out.mh), EINVAL, "gdr_pin_buffer", "the last address" },
+		{ gdr_pin_buffer(w.right.g, w.right.addr, -w.right.addr - 1, 0, 0, &out.mh), EINVAL, "gdr_pin_buffer", "all from there on" },
 		{ gdr_pin_buffer(w.right.g, (unsigned long)&w, sizeof(w), 0, 0, &out.mh), EINVAL, "gdr_pin_buffer", "host memory" },
 		{ gdr_pin_buffer(w.right.g, (unsigned long)w.va, 64, 0, 0, &out.mh), EINVAL, "gdr_pin_buffer", "a mapping" },
 		{ gdr_pin_buffer(w.right.g, 0x10000, 1, 0, 0, &out.mh), EINVAL, "gdr_pin_buffer", "an address of nobody's" },

@@ -574,11 +574,24 @@ static void broken_cuda(void)
 	run_anew("with a broken libcuda");
 }
 
+/* A sandbox that refuses to say whether a node is there: it may be. */
+static void nodes_not_told(void)
+{
+	needs_doubles("CUDA asks for nodes, too");
+#ifdef SYS_access
+	refuse_call(SYS_access);	/* of C; Go asks by faccessat, which every machine has */
+	whole_life(open_or_fail(), 1);
+#else
+	skip_case("this machine has no access(2)");
+#endif
+}
+
 const struct guest_case cases[] = {
 	{ "no GPU: ENODEV, and nothing is started", no_gpu, 60, 0 },
 	{ "without a GPU", without_gpu },
 	{ "a libcuda that does not load is no lack of one", broken_cuda, 60, 0 },
 	{ "with a broken libcuda", with_broken_cuda },
+	{ "a sandbox without access(2)", nodes_not_told, 60, 0 },
 	{ "room for few threads", few_threads, 120, 0 },
 	{ "gdr_open works once there is room", room_again, 60, 0 },
 	{ "no more threads after the open", threads_used_up, 240, 0 },
