@@ -163,29 +163,48 @@ static void parent_in_loader(void *with)
 
 /*
  * A fork that the C library does not see, so that it frees no lock. (It does not free
- * malloc's either, which dlopen takes: so here nobody loads.)
+ * malloc's either, which dlopen takes: so here nobody begins to load.)
  */
+static void fork_raw(void)
+{
+	pid_t pid;
+
+	fflush(stdout);
+	pid = syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+	expect(pid >= 0);
+	if (!pid) {
+		gdr_t own = gdr_open();
+
+		_exit(own && !gdr_close(own) ? 0 : 1);
+	}
+	expect(child_ok("raw clone", wait_child(pid, AT_ONCE_S)));
+}
+
 static void raw_forks(void)
 {
 	pthread_t t[2];
 	gdr_t g = open_or_fail();
 
 	start_threads(t, 2, walk_libraries, NULL);
-	for (int i = 0; i < scaled(25); i++) {
-		pid_t pid;
-
-		fflush(stdout);
-		pid = syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
-		expect(pid >= 0);
-		if (!pid) {
-			gdr_t own = gdr_open();
-
-			_exit(own && !gdr_close(own) ? 0 : 1);
-		}
-		expect(child_ok("raw clone", wait_child(pid, AT_ONCE_S)));
-	}
+	for (int i = 0; i < scaled(25); i++)
+		fork_raw();
 	atomic_store(&stop, true);
 	join_threads(t, 2);
+	expect_is(gdr_close(g), 0);
+}
+
+/* The loader's lock is held. The child has its parent's answers, and asks the loader nothing. */
+static void raw_fork_beside_constructor(void)
+{
+	pthread_t loader;
+	gdr_t g = open_or_fail();
+
+	constructor_waits = true;
+	start_thread(&loader, 0, load_plugin_thread, NULL);
+	wait_in_constructor();
+	fork_raw();
+	atomic_store(&may_open, true);
+	join_threads(&loader, 1);
 	expect_is(gdr_close(g), 0);
 }
 
@@ -196,5 +215,6 @@ const struct guest_case cases[] = {
 	{ "a fork while threads walk the list of libraries", NULL, 120, 0, parent_in_loader, walk_libraries },
 	{ "a fork while threads load libraries", NULL, 120, 0, parent_in_loader, load_libraries },
 	{ "raw clone while threads walk it", raw_forks, 120, 0 },
+	{ "raw clone while a constructor waits", raw_fork_beside_constructor, 60, 0 },
 	{ 0 }
 };
