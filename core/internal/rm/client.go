@@ -40,7 +40,7 @@ type gpu struct {
 	ordinal int    // CUDA's; of an import 0
 	id      uint32 // the driver's
 	at      cuda.PCIAddress
-	proof   *proof
+	proofs  *proofs
 	path    string // of its device node
 	fd      int    // keeps the GPU attached to the client
 	file    sys.FileID
@@ -146,6 +146,13 @@ func address[T any](pins *runtime.Pinner, p *T) uint64 {
 	return uint64(uintptr(unsafe.Pointer(p)))
 }
 
+// handleInfo answers an index of handleInfo for an object.
+func (c *client) handleInfo(object handle, index uint32) (uint32, error) {
+	info := handleInfo{object: object, index: index}
+	err := control(c, "GET_HANDLE_INFO", c.root, controlHandleInfo, &info)
+	return uint32(info.result), err
+}
+
 // cards lists the GPUs that the driver has.
 func (c *client) cards() ([]cardInfo, error) {
 	all := new([maxCards]cardInfo)
@@ -161,29 +168,18 @@ func (c *client) cards() ([]cardInfo, error) {
 	return cards, nil
 }
 
-// attach makes a device object of CUDA's GPU.
-func (s *session) attach(c *client, ordinal int) (*gpu, error) {
-	coherent, err := s.cuda.DeviceAttribute(cuda.HostPageTables, ordinal)
-	if err != nil {
-		return nil, err
-	}
-	at, err := s.cuda.PCIAddress(ordinal)
-	if err != nil {
-		return nil, err
-	}
+// card finds the GPU that is says yes to. If there is none its error is missing.
+func (c *client) card(is func(*cardInfo) bool, missing error) (cardInfo, error) {
 	cards, err := c.cards()
 	if err != nil {
-		return nil, err
+		return cardInfo{}, err
 	}
-	i := slices.IndexFunc(cards, func(card cardInfo) bool { return card.at() == at })
-	if i < 0 {
-		return nil, fmt.Errorf("the NVIDIA driver lists no GPU at %v, where CUDA has one: %w", at, unix.ENODEV)
+	for i := range cards {
+		if is(&cards[i]) {
+			return cards[i], nil
+		}
 	}
-	g, err := c.attach(cards[i])
-	if err == nil {
-		g.ordinal, g.coherent = ordinal, g.coherent || coherent != 0
-	}
-	return g, err
+	return cardInfo{}, missing
 }
 
 // attach makes a device object of a GPU of the driver's.
@@ -193,7 +189,7 @@ func (c *client) attach(card cardInfo) (_ *gpu, err error) {
 	if divided(card.gpuID) {
 		return nil, errMIG(at.String())
 	}
-	g := &gpu{client: c, id: card.gpuID, at: at, proof: proofOf(at), path: devicePath(card.minor), maybeMIG: !known}
+	g := &gpu{client: c, id: card.gpuID, at: at, proofs: proofsOf(at), path: devicePath(card.minor), maybeMIG: !known}
 	if g.fd, err = sys.Open(g.path, unix.O_RDWR); err != nil {
 		return nil, explainOpen(g.path, err)
 	}
@@ -257,7 +253,7 @@ var errRefused = fmt.Errorf("memory of another process (MPS server, cudaIpcOpenM
 // that in the process that made the object.
 func (g *gpu) duplicate(e extent) (handle, error) {
 	c := g.client
-	args := dupArgs{client: c.root, parent: g.device, clientSource: e.client, objectSource: e.object}
+	args := dupArgs{client: c.root, parent: g.device, clientSource: e.client, objectSource: e.from}
 	err := do(c, "DUP_OBJECT", nrDup, &args, &args.status)
 	if args.status == statusObjectNotFound && g.maybeMIG && dividedByNVML(g.at) {
 		return 0, fmt.Errorf("%w (%v)", errMIG(g.at.String()), err)
@@ -276,53 +272,10 @@ func (g *gpu) importMemory(fd int) (handle, error) {
 	return args.object, err
 }
 
-// free frees memory of our client. Mappings of it in BAR1 read zeros from then on.
-func (g *gpu) free(object handle) error { return g.client.free(g.device, object) }
-
-// free frees an object of the client.
+// free frees an object of the client. Mappings of memory in BAR1 read zeros from then on.
 func (c *client) free(parent, object handle) error {
 	args := freeArgs{root: c.root, parent: parent, object: object}
 	return do(c, "RM_FREE", nrFree, &args, &args.status)
-}
-
-// window is an extent that the CPU may map, or has mapped. The driver knows it by its object and
-// linear.
-type window struct {
-	object handle
-	linear uint64
-	answer answer
-}
-
-// openWindow makes an extent of our client ready to be mapped. The fd serves one mmap of all of
-// it, from offset 0.
-func (g *gpu) openWindow(e extent) (w window, fd int, err error) {
-	c := g.client
-	path, err := g.node(e)
-	if err != nil {
-		return w, -1, err
-	}
-	if fd, err = sys.Open(path, unix.O_RDWR); err != nil {
-		return w, -1, explainOpen(path, err)
-	}
-	args := mapArgs{
-		client: c.root, device: g.device, memory: e.object,
-		offset: e.offset, length: e.length, fd: int32(fd),
-	}
-	err = do(c, "MAP_MEMORY", nrMapMemory, &args, &args.status)
-	if err != nil {
-		_ = sys.Close(fd)
-		if errors.Is(err, statusInsufficient) {
-			err = &bar1Full{err, g.at}
-		}
-		return w, -1, err
-	}
-	return window{object: e.object, linear: args.linear, answer: args.answer()}, fd, nil
-}
-
-// closeWindow removes a window from the BAR. The CPU's mapping of it must be gone.
-func (g *gpu) closeWindow(w window) error {
-	args := unmapArgs{client: g.client.root, device: g.device, memory: w.object, linear: w.linear}
-	return do(g.client, "UNMAP_MEMORY", nrUnmapMemory, &args, &args.status)
 }
 
 // process is what the sessions of a process share.
@@ -330,7 +283,7 @@ var process struct {
 	mu      sync.Mutex
 	client  *client // nil: no session holds one
 	holders int     // sessions that hold client
-	proofs  map[cuda.PCIAddress]*proof
+	proofs  map[cuda.PCIAddress]*proofs
 
 	devices atomic.Int32 // that CUDA shows; 0: not asked yet
 
@@ -338,8 +291,19 @@ var process struct {
 	owners atomic.Pointer[owners] // nil: none is known
 }
 
-// gpu gives the device object of a GPU, by CUDA's ordinal.
-func (s *session) gpu(ordinal int) (*gpu, error) {
+// gpuAt gives the device object of a GPU, by CUDA's ordinal. It holds no lock while CUDA is asked.
+func (s *session) gpuAt(ordinal int) (*gpu, error) {
+	if g, err := s.attached(ordinal); g != nil || err != nil {
+		return g, err
+	}
+	coherent, err := s.cuda.DeviceAttribute(cuda.HostPageTables, ordinal)
+	if err != nil {
+		return nil, err
+	}
+	at, err := s.cuda.PCIAddress(ordinal)
+	if err != nil {
+		return nil, err
+	}
 	process.mu.Lock()
 	defer process.mu.Unlock()
 	c, err := s.hold()
@@ -347,40 +311,65 @@ func (s *session) gpu(ordinal int) (*gpu, error) {
 		return nil, err
 	}
 	if g := c.gpus[ordinal]; g != nil {
-		return g, nil
+		return g, nil // another thread's by now
 	}
-	g, err := s.attach(c, ordinal)
+	card, err := c.card(func(card *cardInfo) bool { return card.at() == at },
+		fmt.Errorf("the NVIDIA driver lists no GPU at %v, where CUDA has one: %w", at, unix.ENODEV))
 	if err != nil {
 		return nil, err
 	}
+	g, err := c.attach(card)
+	if err != nil {
+		return nil, err
+	}
+	g.ordinal, g.coherent = ordinal, g.coherent || coherent != 0
 	c.gpus[ordinal] = g
 	return g, nil
 }
 
-// hold gives the process's client, which the session holds from then on. It makes one for the
-// first session, and another after the host has closed the client's descriptor. A session that
-// holds no client yet asks the driver, too. The caller holds process.mu.
-func (s *session) hold() (*client, error) {
-	if c := process.client; c != nil {
-		file, err := sys.Identify(c.fd)
-		if err != nil || file != c.file || c != s.client && !c.answers() {
-			log.Warnf("the host closed descriptor %d, which was the library's; buffers pinned before are lost", c.fd)
-			_ = c.close()
-			process.client, process.holders = nil, 0
-		}
+// attached gives the device object that there is; nil: none.
+func (s *session) attached(ordinal int) (*gpu, error) {
+	process.mu.Lock()
+	defer process.mu.Unlock()
+	c, err := s.hold()
+	if err != nil {
+		return nil, err
 	}
-	if process.client == nil {
-		c, err := newClient()
-		if err != nil {
+	return c.gpus[ordinal], nil
+}
+
+// hold gives the process's client, which the session holds from then on. The caller holds process.mu.
+func (s *session) hold() (*client, error) {
+	c := process.client
+	if c != nil && s.hasLost(c) {
+		c.abandon()
+		c = nil
+	}
+	if c == nil {
+		var err error
+		if c, err = newClient(); err != nil {
 			return nil, err
 		}
 		process.client = c
 	}
-	if s.client != process.client {
-		s.client = process.client
+	if s.client != c {
+		s.client = c
 		process.holders++
 	}
-	return s.client, nil
+	return c, nil
+}
+
+// hasLost reports whether the host has closed the client's descriptor. A session that does not hold the
+// client yet asks the driver, too.
+func (s *session) hasLost(c *client) bool {
+	return !c.file.IsStill(c.fd) || c != s.client && !c.answers()
+}
+
+// abandon has the process make another client. The caller holds process.mu.
+func (c *client) abandon() {
+	log.Warnf("the host closed descriptor %d, which was the library's; buffers pinned before are lost", c.fd)
+	_ = c.close()
+	process.client, process.holders = nil, 0
 }
 
 // Close ends the session's hold. The last one closes the client.

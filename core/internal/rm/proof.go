@@ -46,8 +46,11 @@ const (
 	wrong
 )
 
-// trials are those of one way on one GPU.
-type trials struct {
+// proofs are those of one GPU.
+type proofs [wayCount]proof
+
+// proof is whether a way leads to the memory of one GPU.
+type proof struct {
 	verdict atomic.Int32
 	now     atomic.Pointer[trial] // nil: none is under way
 	failed  atomic.Int32          // trials that had memory
@@ -59,10 +62,7 @@ type trial struct {
 	done   chan struct{}
 }
 
-func (t *trials) of() verdict { return verdict(t.verdict.Load()) }
-
-// proof has the verdicts for one GPU.
-type proof [wayCount]trials
+func (p *proof) of() verdict { return verdict(p.verdict.Load()) }
 
 const (
 	ownSize    = 2 << 20 // an object of its own
@@ -71,78 +71,60 @@ const (
 	lineSize   = 64 // bytes that are compared at one offset
 )
 
-// proofOf gives the proof of a GPU. The caller holds process.mu.
-func proofOf(gpu cuda.PCIAddress) *proof {
+// proofsOf gives the proofs of a GPU. The caller holds process.mu.
+func proofsOf(at cuda.PCIAddress) *proofs {
 	if process.proofs == nil {
-		process.proofs = map[cuda.PCIAddress]*proof{}
+		process.proofs = map[cuda.PCIAddress]*proofs{}
 	}
-	if process.proofs[gpu] == nil {
-		process.proofs[gpu] = new(proof)
+	if process.proofs[at] == nil {
+		process.proofs[at] = new(proofs)
 	}
-	return process.proofs[gpu]
+	return process.proofs[at]
 }
 
-// proven reports whether a way leads to the memory of a GPU. That is tried once; other threads wait. A
+// proves reports whether a way leads to the memory of a GPU. That is tried once; other threads wait. A
 // thread that a hook of CUDA's calls has led back here does not.
-func (s *session) proven(g *gpu, w way) bool {
-	t := &g.proof[w]
-	if v := t.of(); v != untried {
+func (s *session) proves(g *gpu, w way) bool {
+	p := &g.proofs[w]
+	if v := p.of(); v != untried {
 		return v == right
 	}
 	mine := &trial{unix.Gettid(), make(chan struct{})}
-	if t.now.CompareAndSwap(nil, mine) {
+	if p.now.CompareAndSwap(nil, mine) {
 		defer close(mine.done)
-		defer t.now.Store(nil)
-		if t.of() == untried {
+		defer p.now.Store(nil)
+		if p.of() == untried {
 			s.try(g, w)
 		}
-	} else if other := t.now.Load(); other != nil && other.thread != mine.thread {
+	} else if other := p.now.Load(); other != nil && other.thread != mine.thread {
 		select {
 		case <-other.done:
 		case <-time.After(trialLimit):
 		}
 	}
-	return t.of() == right
-}
-
-// provenAny reports whether what is heard leads to the memory of any GPU. It tries one, if possible one
-// that has a primary context.
-func (s *session) provenAny() bool {
-	if process.proven.Load() {
-		return true
-	}
-	n := 0
-	for i := range s.devices() {
-		if s.cuda.HasPrimary(i) {
-			n = i
-			break
-		}
-	}
-	g, err := s.gpu(n)
-	return err == nil && s.proven(g, byHearing)
+	return p.of() == right
 }
 
 // try finds the verdict. If there is no memory for that, there is none yet.
 func (s *session) try(g *gpu, w way) {
-	t := &g.proof[w]
+	p := &g.proofs[w]
 	err := s.cuda.WithPrimary(g.ordinal, func(in *cuda.Driver) error {
 		addr, err := in.MemAlloc(ownSize)
 		if err != nil {
 			return err
 		}
 		same, err := s.showsOwn(in, g, w, addr)
-		if err != nil && t.failed.Add(1) < maxTrials {
+		if err != nil && p.failed.Add(1) < maxTrials {
 			return err
 		}
 		v := wrong
 		if same {
 			v = right
 		}
-		t.verdict.Store(int32(v))
-		switch {
-		case w == byHearing && same:
+		p.verdict.Store(int32(v))
+		if w == byHearing && same {
 			process.proven.Store(true)
-		case w == byHearing:
+		} else if w == byHearing {
 			s.ears.Stop()
 		}
 		if v == wrong && err == nil {
@@ -165,7 +147,7 @@ func (s *session) showsOwn(in *cuda.Driver, g *gpu, w way, addr uint64) (same bo
 	if err != nil {
 		return false, err
 	}
-	defer func() { err = errors.Join(err, g.free(object)) }()
+	defer func() { err = errors.Join(err, g.client.free(g.device, object)) }()
 	for _, off := range []uint64{0, hostPage + 64, ownSize/2 + 3<<12 - 64, ownSize - 64} {
 		want := make([]byte, lineSize)
 		for i := 0; i < len(want); i += 8 {
@@ -189,17 +171,16 @@ func (s *session) ownExtent(in *cuda.Driver, g *gpu, w way, addr uint64) (extent
 		if err != nil {
 			return extent{}, err
 		}
-		return (&finder{cuda: in}).findByIPC(addr, m)
+		return objectByIPC(in, addr, m)
 	}
 	h, entries := s.ears.At(addr, addr+ownSize)
 	if !h.Heard || len(entries) != 1 {
 		return extent{}, errUnheard
 	}
-	e := entries[0]
-	if of, err := s.gpuOfEntry(h, e); err != nil || of != g {
+	if of, err := s.owner(h, entries[0]); err != nil || of != g {
 		return extent{}, fmt.Errorf("memory of the GPU at %v is not heard to be that: %w", g.at, errors.Join(errUnheard, err))
 	}
-	return extent{client: handle(e.Client), object: handle(e.Object), offset: e.Offset + addr - e.Base}, nil
+	return entries[0].extent(addr, addr+ownSize), nil
 }
 
 // read reads n bytes of an object of our client, through a window of their page.
@@ -217,4 +198,17 @@ func (g *gpu) read(object handle, offset, n uint64) ([]byte, error) {
 	b := make([]byte, n)
 	load(b, va+uintptr(offset-page))
 	return b, errors.Join(sys.Munmap(va, uintptr(hostPage)), g.closeWindow(w))
+}
+
+// load reads len(b) bytes of GPU memory at va. It reads aligned words where it can,
+// because each load crosses the PCIe bus. va is a number, not a pointer, because a
+// mapping is not Go's memory. load turns it into a pointer.
+func load(b []byte, va uintptr) {
+	for len(b) >= 8 && va%8 == 0 {
+		binary.NativeEndian.PutUint64(b, *(*uint64)(sys.Pointer(va)))
+		b, va = b[8:], va+8
+	}
+	for i := range b {
+		b[i] = *(*byte)(sys.Pointer(va + uintptr(i)))
+	}
 }
