@@ -63,44 +63,66 @@ type examination struct {
 	findings []Finding
 }
 
+// A row of a table of causes: if it holds, and none above it does, this is what is said, and what to do.
+type row struct {
+	holds         bool
+	status        Status
+	cause, advice string
+}
+
+// first is the first row that holds, or an empty one.
+func first(rows []row) row {
+	for _, r := range rows {
+		if r.holds {
+			return r
+		}
+	}
+	return row{}
+}
+
+// finding is what the first row says that holds; if none does there is none.
+func finding(id string, rows []row) []Finding {
+	r := first(rows)
+	if !r.holds {
+		return nil
+	}
+	return []Finding{{id, r.status, r.cause, r.advice}}
+}
+
 // Examine makes the diagnosis.
 func Examine(f facts.Facts) Report {
 	e := &examination{Facts: f}
 	e.worked = len(f.Trials) > 0 && f.Trials[0].Worked()
 	e.taken = e.choice()
 	r := Report{Verdict: Works, Backend: e.taken, Backends: []Backend{}}
-	if TooLittleSpace(f) {
-		e.add(e.limits())
-		r.Findings = e.findings
-		r.judge(e)
-		return r
+	rules := []func() []Finding{e.limits}
+	switch {
+	case TooLittleSpace(f):
+	case !e.hasGPU():
+		r.Verdict, rules = NoGPU, []func() []Finding{e.noGPU, e.library}
+	default:
+		for _, b := range f.Backends {
+			r.Backends = append(r.Backends, e.backendResult(b.Name))
+		}
+		none := func() []Finding { return nil }
+		before, after := none, e.library
+		if e.unfound() {
+			before, after = e.library, none
+		}
+		rules = []func() []Finding{
+			before, e.gpu, e.limits, e.environment, e.preload, e.container, e.driver, e.nodes, e.cuda, e.attributes,
+			e.memory, e.mig, e.vgpu, e.confidential, e.bar1, e.backends, after, e.trial, e.consumers,
+		}
 	}
-	if !e.hasGPU() {
-		r.Verdict = NoGPU
-		e.add([]Finding{e.noGPU()})
-		e.add(e.library())
-		r.Findings = e.findings
-		r.Summary = r.Findings[0].Cause
-		return r
+	for _, rule := range rules {
+		for _, found := range rule() {
+			if found.Status == OK {
+				found.Advice = "" // there is nothing to do
+			}
+			e.findings = append(e.findings, found)
+		}
 	}
-	if e.unfound() {
-		e.add(e.library())
-	}
-	for _, rule := range []func() []Finding{
-		e.gpu, e.limits, e.environment, e.preload, e.container, e.driver, e.nodes, e.cuda, e.attributes,
-		e.memory, e.mig, e.vgpu, e.confidential, e.bar1, e.backends,
-	} {
-		e.add(rule())
-	}
-	if !e.unfound() {
-		e.add(e.library())
-	}
-	e.add(e.trial())
-	e.add(e.consumers())
 	r.Findings = e.findings
-	for _, b := range f.Backends {
-		r.Backends = append(r.Backends, e.backendResult(b.Name))
-	}
 	r.judge(e)
 	return r
 }
@@ -108,7 +130,11 @@ func Examine(f facts.Facts) Report {
 // judge is the verdict of the findings, in a word and in a sentence.
 func (r *Report) judge(e *examination) {
 	first := slices.IndexFunc(r.Findings, func(f Finding) bool { return f.Status == Fail })
-	if first < 0 {
+	switch {
+	case r.Verdict == NoGPU:
+		r.Summary = r.Findings[0].Cause
+		return
+	case first < 0:
 		r.Summary = fmt.Sprintf("libgdrapi works here: gdr_open takes %s. %s %s", e.taken, e.tried(e.Trials[0]), speed(e.Trials[0]))
 		if e.unfound() {
 			r.Summary += " No program finds it yet: see the line library."
@@ -123,17 +149,7 @@ func (r *Report) judge(e *examination) {
 	r.Summary += fmt.Sprintf(" Begin with %s: %s", r.Findings[first].ID, r.Findings[first].Cause)
 }
 
-// add notes findings. Where all is well there is nothing to do.
-func (e *examination) add(findings []Finding) {
-	for _, f := range findings {
-		if f.Status == OK {
-			f.Advice = ""
-		}
-		e.findings = append(e.findings, f)
-	}
-}
-
-// see is the advice to look at the first of these findings that is not OK; "" where all are.
+// see is the advice to look at the first of these findings that is not OK; "" if all are.
 func (e *examination) see(ids ...string) string {
 	for _, id := range ids {
 		for _, f := range e.findings {
@@ -145,8 +161,7 @@ func (e *examination) see(ids ...string) string {
 	return ""
 }
 
-// cause is the status of what may stop the library: it stops nothing where the library
-// works.
+// cause is the status of what may stop the library: if the library works it stops nothing.
 func (e *examination) cause() Status {
 	if e.worked {
 		return Warn
@@ -164,16 +179,12 @@ func (e *examination) seeFirst() string {
 	return ""
 }
 
-// needed is the status of what keeps CUDA from starting, where it is bad: nothing does where CUDA starts.
+// needed is the status of what keeps CUDA from starting: if CUDA starts, nothing does.
 func (e *examination) needed() Status {
 	if len(e.CUDA.Devices) > 0 && e.CUDA.Error == "" {
 		return Warn
 	}
 	return e.cause()
-}
-
-func one(id string, s Status, cause, advice string) []Finding {
-	return []Finding{{ID: id, Status: s, Cause: cause, Advice: advice}}
 }
 
 func (e *examination) node(path string) facts.Node {
@@ -193,13 +204,11 @@ func (e *examination) hasGPU() bool {
 		e.node("/dev/nvidiactl").Exists || e.WSL || e.Tegra
 }
 
-func (e *examination) noGPU() Finding {
-	f := Finding{ID: "gpu", Status: Fail, Cause: "There is no NVIDIA GPU here.", Advice: "Run this on a machine with an NVIDIA GPU."}
-	if e.inContainer() {
-		f.Cause = fmt.Sprintf("This %s container sees no NVIDIA GPU.", e.Container)
-		f.Advice = e.giveGPU()
-	}
-	return f
+func (e *examination) noGPU() []Finding {
+	return finding("gpu", []row{
+		{e.inContainer(), Fail, fmt.Sprintf("This %s container sees no NVIDIA GPU.", e.Container), e.giveGPU()},
+		{true, Fail, "There is no NVIDIA GPU here.", "Run this on a machine with an NVIDIA GPU."},
+	})
 }
 
 // apptainer is Container of Apptainer and Singularity.

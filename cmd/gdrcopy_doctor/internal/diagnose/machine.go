@@ -16,99 +16,86 @@ const mib = 1 << 20
 // bar1 looks at the window through which the CPU sees GPU memory: all that is mapped at
 // one time has to fit into it.
 func (e *examination) bar1() []Finding {
-	findings := e.windows()
-	failed := slices.ContainsFunc(findings, func(f Finding) bool { return f.Status == Fail })
-	if !e.worked && !failed && e.isSaid("BAR1 or the driver's memory is used up") {
-		return slices.Insert(findings, 0, Finding{"bar1", Fail, "BAR1 has no room for one more mapping (NV_ERR_INSUFFICIENT_RESOURCES).", makeRoom})
+	if slices.ContainsFunc(e.CUDA.Devices, func(d facts.Device) bool { return d.Coherent > 0 }) {
+		return append(e.usedUp(false), Finding{"bar1", OK, "The GPU is coherent with the CPU: only what is forced through PCIe is mapped by BAR1.", ""})
 	}
-	return findings
+	const small, scarce = 1 << 30, 64 * mib
+	const most = ". No more than that can be mapped at one time."
+	var findings []Finding
+	for _, g := range e.NVML.GPUs {
+		text := fmt.Sprintf("GPU %s: of %d MiB of BAR1 %d MiB are free", g.PCI, g.BAR1Total/mib, g.BAR1Free/mib)
+		known := g.BAR1Total > 0
+		findings = append(findings, finding("bar1", []row{
+			{known && g.BAR1Free < scarce, e.cause(), text + ".", makeRoom},
+			{known && g.BAR1Total < small, Warn, text + most, resize},
+			{known, OK, text + ".", ""},
+		})...)
+	}
+	known := len(findings) > 0
+	for _, g := range e.GPUs {
+		text := fmt.Sprintf("GPU %s: BAR1 has %d MiB", g.PCI, g.BAR1/mib)
+		findings = append(findings, finding("bar1", []row{
+			{!known && g.BAR1 > 0 && g.BAR1 < small, Warn, text + most, resize},
+			{!known && g.BAR1 > 0, OK, text + ". Without NVML it is not known how much is in use.", ""},
+		})...)
+	}
+	failed := slices.ContainsFunc(findings, func(f Finding) bool { return f.Status == Fail })
+	return append(e.usedUp(failed), findings...)
+}
+
+// usedUp is what the driver said of BAR1, if the figures do not say it.
+func (e *examination) usedUp(said bool) []Finding {
+	return finding("bar1", []row{{!e.worked && !said && e.isSaid("BAR1 or the driver's memory is used up"), Fail,
+		"BAR1 has no room for one more mapping (NV_ERR_INSUFFICIENT_RESOURCES).", makeRoom}})
 }
 
 const makeRoom = "Processes that map GPU memory hold it: unmap buffers, or end those (nvidia-smi lists them)."
-
-func (e *examination) windows() []Finding {
-	const small, scarce = 1 << 30, 64 * mib
-	if slices.ContainsFunc(e.CUDA.Devices, func(d facts.Device) bool { return d.Coherent > 0 }) {
-		return one("bar1", OK, "The GPU is coherent with the CPU: only what is forced through PCIe is mapped by BAR1.", "")
-	}
-	var findings []Finding
-	for _, g := range e.NVML.GPUs {
-		if g.BAR1Total == 0 {
-			continue
-		}
-		text := fmt.Sprintf("GPU %s: of %d MiB of BAR1 %d MiB are free", g.PCI, g.BAR1Total/mib, g.BAR1Free/mib)
-		switch {
-		case g.BAR1Free < scarce:
-			findings = append(findings, Finding{"bar1", e.cause(), text + ".", makeRoom})
-		case g.BAR1Total < small:
-			findings = append(findings, Finding{"bar1", Warn, text + ". No more than that can be mapped at one time.", resize})
-		default:
-			findings = append(findings, Finding{"bar1", OK, text + ".", ""})
-		}
-	}
-	if findings != nil {
-		return findings
-	}
-	for _, g := range e.GPUs {
-		switch {
-		case g.BAR1 == 0:
-		case g.BAR1 < small:
-			findings = append(findings, Finding{"bar1", Warn, fmt.Sprintf("GPU %s: BAR1 has %d MiB. No more than that can be mapped at one time.", g.PCI, g.BAR1/mib), resize})
-		default:
-			findings = append(findings, Finding{"bar1", OK, fmt.Sprintf("GPU %s: BAR1 has %d MiB. Without NVML it is not known how much is in use.", g.PCI, g.BAR1/mib), ""})
-		}
-	}
-	return findings
-}
 
 const resize = "Turn on Resizable BAR (and Above 4G Decoding) in the machine's firmware, if GPU and board have it."
 
 // memory says of GPUs whose memory is not behind PCIe how it is mapped.
 func (e *examination) memory() []Finding {
 	for _, d := range e.CUDA.Devices {
-		switch {
-		case d.Integrated > 0:
-			return one("memory", OK, fmt.Sprintf("GPU %s has no memory of its own (as GB10 and Thor). rm maps the system's.", d.PCI), "")
-		case d.Coherent > 0:
-			return one("memory", OK, fmt.Sprintf("The CPU may cache the memory of GPU %s (as on GH200 and GB200). rm's mappings of it are cached.", d.PCI), "")
+		if f := finding("memory", []row{
+			{d.Integrated > 0, OK, fmt.Sprintf("GPU %s has no memory of its own (as GB10 and Thor). rm maps the system's.", d.PCI), ""},
+			{d.Coherent > 0, OK, fmt.Sprintf("The CPU may cache the memory of GPU %s (as on GH200 and GB200). rm's mappings of it are cached.", d.PCI), ""},
+		}); f != nil {
+			return f
 		}
 	}
 	return nil
+}
+
+// thatIs is the first GPU of NVML's that is so.
+func (e *examination) thatIs(so func(facts.ManagedGPU) bool) (pci string, found bool) {
+	i := slices.IndexFunc(e.NVML.GPUs, so)
+	if i < 0 {
+		return "", false
+	}
+	return e.NVML.GPUs[i].PCI, true
 }
 
 // mig looks for GPUs that are parted into instances.
 func (e *examination) mig() []Finding {
-	for _, g := range e.NVML.GPUs {
-		if !g.MIG {
-			continue
-		}
-		if e.worked {
-			return one("mig", OK, fmt.Sprintf("GPU %s is parted into instances (MIG), and the trial went well on one.", g.PCI), "")
-		}
-		return one("mig", Warn, fmt.Sprintf("GPU %s is parted into instances (MIG). rm does not map their memory.", g.PCI),
-			"Load gdrdrv, use a GPU that is not parted, or turn MIG off: nvidia-smi -mig 0.")
-	}
-	return nil
+	pci, found := e.thatIs(func(g facts.ManagedGPU) bool { return g.MIG })
+	text := fmt.Sprintf("GPU %s is parted into instances (MIG)", pci)
+	return finding("mig", []row{
+		{found && e.worked, OK, text + ", and the trial went well on one.", ""},
+		{found, Warn, text + ". rm does not map their memory.", withoutMIG},
+	})
 }
 
 // vgpu looks for GPUs that are a part of one.
 func (e *examination) vgpu() []Finding {
-	for _, g := range e.NVML.GPUs {
-		if g.VGPU {
-			return one("vgpu", Warn, fmt.Sprintf("GPU %s is a virtual one (vGPU). Whether its memory can be mapped is the host's choice.", g.PCI),
-				"If the trial failed: have the machine given a whole GPU (passthrough), or a profile of a whole one.")
-		}
-	}
-	return nil
+	pci, found := e.thatIs(func(g facts.ManagedGPU) bool { return g.VGPU })
+	return finding("vgpu", []row{{found, Warn, fmt.Sprintf("GPU %s is a virtual one (vGPU). Whether its memory can be mapped is the host's choice.", pci),
+		"If the trial failed: have the machine given a whole GPU (passthrough), or a profile of a whole one."}})
 }
 
 // confidential looks for confidential computing.
 func (e *examination) confidential() []Finding {
-	if !e.NVML.Confidential {
-		return nil
-	}
-	return one("confidential-computing", e.cause(), "Confidential computing is on: the GPU hides its memory from the CPU, which cannot map it.",
-		"Let programs use cuMemcpy. To map memory, turn the mode off on the host.")
+	return finding("confidential-computing", []row{{e.NVML.Confidential, e.cause(),
+		"Confidential computing is on: the GPU hides its memory from the CPU, which cannot map it.", copyByCUDA}})
 }
 
 // littleSpace is SPACE_BYTES of capi/guest/runtime.c.
@@ -120,30 +107,24 @@ func TooLittleSpace(f facts.Facts) bool { return f.Limits.Space < littleSpace }
 
 // limits looks at what a process may have.
 func (e *examination) limits() []Finding {
-	// CUDA alone takes dozens of descriptors.
+	// CUDA by itself takes dozens of descriptors.
 	const fewFiles, tooFewFiles, littleMemory = 1024, 64, 64 * mib
-	var findings []Finding
-	l := e.Limits
-	switch {
-	case !e.worked && (l.Files < tooFewFiles || e.outOfFiles()):
-		findings = one("limit-files", Fail, fmt.Sprintf("A process may have %s descriptors, which is too few for CUDA and the library.", number(l.Files)), "Raise the limit: ulimit -n, LimitNOFILE of systemd, --ulimit nofile of a container.")
-	case l.Files < fewFiles:
-		findings = one("limit-files", Warn, fmt.Sprintf("A process may have %d descriptors. The backend dmabuf takes one for each pinned buffer.", l.Files), "Raise the limit: ulimit -n, LimitNOFILE of systemd, --ulimit nofile of a container.")
-	default:
-		findings = one("limit-files", OK, fmt.Sprintf("A process may have %s descriptors.", number(l.Files)), "")
-	}
-	if TooLittleSpace(e.Facts) {
-		return append(findings, Finding{"limit-as", Fail, fmt.Sprintf("A process may have %d MiB of address space. gdr_open of this library takes %d MiB, and CUDA more. Nothing else was asked.", l.Space/mib, littleSpace/mib),
-			"Raise the limit: ulimit -v unlimited, LimitAS of systemd, the batch system's limit of virtual memory."})
-	}
-	switch {
-	case l.Memlock == facts.Unlimited:
-		return append(findings, Finding{"limit-memlock", OK, "A process may lock any amount of memory.", ""})
-	case e.RDMA && l.Memlock < littleMemory:
-		return append(findings, Finding{"limit-memlock", Warn, fmt.Sprintf("A process may lock %d KiB of memory. libgdrapi locks none, but UCX, libfabric and NCCL do for the RDMA card.", l.Memlock>>10),
-			"Raise the limit: ulimit -l unlimited, LimitMEMLOCK of systemd, --ulimit memlock=-1 of a container."})
-	}
-	return append(findings, Finding{"limit-memlock", OK, fmt.Sprintf("A process may lock %d KiB of memory. libgdrapi locks none.", l.Memlock>>10), ""})
+	const more = "Raise the limit: ulimit -n, LimitNOFILE of systemd, --ulimit nofile of a container."
+	l, little := e.Limits, TooLittleSpace(e.Facts)
+	files, memory := fmt.Sprintf("A process may have %s descriptors", number(l.Files)), fmt.Sprintf("A process may lock %d KiB of memory. libgdrapi locks none", l.Memlock>>10)
+	return slices.Concat(finding("limit-files", []row{
+		{!e.worked && (l.Files < tooFewFiles || e.outOfFiles()), Fail, files + ", which is too few for CUDA and the library.", more},
+		{l.Files < fewFiles, Warn, files + ". The backend dmabuf takes one for each pinned buffer.", more},
+		{true, OK, files + ".", ""},
+	}), finding("limit-as", []row{
+		{little, Fail, fmt.Sprintf("A process may have %d MiB of address space. gdr_open of this library takes %d MiB, and CUDA more. Nothing else was asked.", l.Space/mib, littleSpace/mib),
+			"Raise the limit: ulimit -v unlimited, LimitAS of systemd, the batch system's limit of virtual memory."},
+	}), finding("limit-memlock", []row{
+		{!little && l.Memlock == facts.Unlimited, OK, "A process may lock any amount of memory.", ""},
+		{!little && e.RDMA && l.Memlock < littleMemory, Warn, memory + ", but UCX, libfabric and NCCL do for the RDMA card.",
+			"Raise the limit: ulimit -l unlimited, LimitMEMLOCK of systemd, --ulimit memlock=-1 of a container."},
+		{!little, OK, memory + ".", ""},
+	}))
 }
 
 // outOfFiles says whether somebody met the limit of descriptors of the process.
@@ -176,31 +157,25 @@ func (e *examination) said() []string {
 
 // environment looks at the variables that force a choice, and at those that the library refuses.
 func (e *examination) environment() []Finding {
-	if name, said := e.refused(); name != "" {
-		return one("environment", Fail, fmt.Sprintf("The library refuses %s=%s. %s", name, e.Env[name], sentence(said)), "Unset "+name+", or set it as gdrapi(3) says.")
-	}
-	forced := e.forced()
-	if forced == "" {
-		return nil
-	}
+	forced, other := e.forced(), e.opens("")
 	name := "GDRCOPY_BACKEND=" + forced
 	if e.Env["GDRCOPY_BACKEND"] == "" {
 		name = "GDRCOPY_USE_DMABUF_MMAP=1"
 	}
 	var names []string
+	shut := false // the one that is asked for does not open
 	for _, b := range e.Backends {
 		names = append(names, b.Name)
+		shut = shut || b.Name == forced && (b.Error != "" || b.Died != "")
 	}
-	other := e.opens("")
-	asked := slices.IndexFunc(e.Backends, func(b facts.Backend) bool { return b.Name == forced })
-	switch {
-	case asked < 0:
-		return one("environment", Fail, fmt.Sprintf("%s names no backend. They are %s.", name, strings.Join(names, ", ")), "Unset it, or name one of these.")
-	case !e.worked && other != "" && (e.Backends[asked].Error != "" || e.Backends[asked].Died != ""):
-		return one("environment", Fail, fmt.Sprintf("%s forces a backend that does not open here, and %s would.", name, other),
-			fmt.Sprintf("Unset it: gdr_open then takes %s. Why %s does not open is in the line backend-%s.", other, forced, forced))
-	}
-	return one("environment", OK, name+" forces the backend.", "")
+	bad, said := e.refused()
+	return finding("environment", []row{
+		{bad != "", Fail, fmt.Sprintf("The library refuses %s=%s. %s", bad, e.Env[bad], sentence(said)), "Unset " + bad + ", or set it as gdrapi(3) says."},
+		{forced != "" && !slices.Contains(names, forced), Fail, fmt.Sprintf("%s names no backend. They are %s.", name, strings.Join(names, ", ")), "Unset it, or name one of these."},
+		{forced != "" && !e.worked && other != "" && shut, Fail, fmt.Sprintf("%s forces a backend that does not open here, and %s would.", name, other),
+			fmt.Sprintf("Unset it: gdr_open then takes %s. Why %s does not open is in the line backend-%s.", other, forced, forced)},
+		{forced != "", OK, name + " forces the backend.", ""},
+	})
 }
 
 // variable is the name of one of the library's.
@@ -253,17 +228,13 @@ func (e *examination) preloaded() (names string, known bool) {
 // preload looks at what changes CUDA for every program.
 func (e *examination) preload() []Finding {
 	names, known := e.preloaded()
-	managed := e.isSaid("is managed memory")
 	refused := len(e.Trials) > 0 && e.Trials[0].Step == "gdr_pin_buffer"
-	switch {
-	case !e.worked && (managed || known && refused):
-		return one("preload", Fail, "cudaMalloc gives managed memory here, which cannot be pinned: "+
-			cmp.Or(names, "something between this program and CUDA")+" changes it, as for oversubscription.",
-			"Allocate with gdr_mem_alloc, which such layers leave alone. Or run the program without the layer, or without its oversubscription.")
-	case names != "":
-		return one("preload", OK, "Each program here has "+names+".", "")
-	}
-	return nil
+	return finding("preload", []row{
+		{!e.worked && (e.isSaid("is managed memory") || known && refused), Fail, "cudaMalloc gives managed memory here, which cannot be pinned: " +
+			cmp.Or(names, "something between this program and CUDA") + " changes it, as for oversubscription.",
+			"Allocate with gdr_mem_alloc, which such layers leave alone. Or run the program without the layer, or without its oversubscription."},
+		{names != "", OK, "Each program here has " + names + ".", ""},
+	})
 }
 
 // withoutLayers is what to do about a crash beside something preloaded, and then; "" where nothing is.
@@ -289,49 +260,35 @@ func number(n uint64) string {
 func (e *examination) consumers() []Finding {
 	var findings []Finding
 	for _, c := range e.Consumers {
-		f := e.consumer(c)
-		f.ID = "consumer"
-		f.Cause = fmt.Sprintf("%s (%s): %s", strings.TrimSuffix(c.Name, " without its transport"), c.Path, f.Cause)
-		findings = append(findings, f)
+		r := e.consumer(c)
+		findings = append(findings, Finding{"consumer", r.status,
+			fmt.Sprintf("%s (%s): %s", strings.TrimSuffix(c.Name, " without its transport"), c.Path, r.cause), r.advice})
 	}
-	if findings == nil {
-		return one("consumer", OK, "No consumer of libgdrapi was found in the loader's folders.", "")
-	}
-	return findings
+	return append(findings, finding("consumer", []row{{len(findings) == 0, OK, "No consumer of libgdrapi was found in the loader's folders.", ""}})...)
 }
 
-func (e *examination) consumer(c facts.Consumer) Finding {
-	switch {
-	case c.Name == facts.UCXWithout:
-		return Finding{Status: Warn, Cause: "its transport for libgdrapi, libuct_cuda_gdrcopy.so, is not there.",
-			Advice: "Install it (UCX's own packages have it in ucx-gdrcopy or ucx-cuda), or build UCX with --with-gdrcopy."}
-	case c.Name == facts.OpenMPI:
-		return Finding{Status: OK, Cause: "it uses libgdrapi through UCX or libfabric."}
-	case len(c.Wants) == 0:
-		return Finding{Status: Warn, Cause: "it was built without GDRCopy.", Advice: "Take a build with GDRCopy, if you want it to use libgdrapi."}
-	}
-	var found *facts.Library
+func (e *examination) consumer(c facts.Consumer) row {
+	var l facts.Library // that it takes
 	for _, want := range append([]string{c.Finds}, c.Wants...) {
-		if l := e.libraryOf(want); l.Error == "" && l.Died == "" {
-			found = &l
-			break
+		if of := e.libraryOf(want); l.Name == "" && of.Error == "" && of.Died == "" {
+			l = of
 		}
 	}
-	switch {
-	case found == nil:
-		return Finding{Status: Warn, Cause: fmt.Sprintf("it wants %s, which the loader does not find.", strings.Join(c.Wants, " or ")), Advice: cmp.Or(e.see("library", "library-name"), "Install the library where the loader looks, or put its folder into LD_LIBRARY_PATH.")}
-	case !found.Ours && found.Name == c.Finds:
-		return Finding{Status: Warn, Cause: fmt.Sprintf("it takes %s, which is beside it and not this project's.", found.Path), Advice: "Remove that file, or put a link to this project's library there."}
-	case !found.Ours:
-		return Finding{Status: Warn, Cause: fmt.Sprintf("it takes %s, which is not this project's.", found.Path), Advice: cmp.Or(e.see("library", "library-name"), "Put this project's library first: LD_LIBRARY_PATH, or LD_PRELOAD for one program.")}
-	}
-	if c.Name == "NCCL" && e.Env["NCCL_GDRCOPY_ENABLE"] != "1" {
-		return Finding{Status: OK, Cause: fmt.Sprintf("with NCCL_GDRCOPY_ENABLE=1 it takes %s.", found.Path)}
-	}
-	if setting, advice := e.setting(c.Name); setting != "" {
-		return Finding{Status: Warn, Cause: fmt.Sprintf("it would take %s, but %s.", found.Path, setting), Advice: advice}
-	}
-	return Finding{Status: OK, Cause: fmt.Sprintf("it takes %s, as %s.", found.Path, found.Name)}
+	see := e.see("library", "library-name")
+	setting, unset := e.setting(c.Name)
+	return first([]row{
+		{c.Name == facts.UCXWithout, Warn, "its transport for libgdrapi, libuct_cuda_gdrcopy.so, is not there.",
+			"Install it (UCX's own packages have it in ucx-gdrcopy or ucx-cuda), or build UCX with --with-gdrcopy."},
+		{c.Name == facts.OpenMPI, OK, "it uses libgdrapi through UCX or libfabric.", ""},
+		{len(c.Wants) == 0, Warn, "it was built without GDRCopy.", "Take a build with GDRCopy, if you want it to use libgdrapi."},
+		{l.Name == "", Warn, fmt.Sprintf("it wants %s, which the loader does not find.", strings.Join(c.Wants, " or ")),
+			cmp.Or(see, "Install the library where the loader looks, or put its folder into LD_LIBRARY_PATH.")},
+		{!l.Ours && l.Name == c.Finds, Warn, fmt.Sprintf("it takes %s, which is beside it and not this project's.", l.Path), "Remove that file, or put a link to this project's library there."},
+		{!l.Ours, Warn, fmt.Sprintf("it takes %s, which is not this project's.", l.Path), cmp.Or(see, "Put this project's library first: LD_LIBRARY_PATH, or LD_PRELOAD for one program.")},
+		{c.Name == "NCCL" && e.Env["NCCL_GDRCOPY_ENABLE"] != "1", OK, fmt.Sprintf("with NCCL_GDRCOPY_ENABLE=1 it takes %s.", l.Path), ""},
+		{setting != "", Warn, fmt.Sprintf("it would take %s, but %s.", l.Path, setting), unset},
+		{true, OK, fmt.Sprintf("it takes %s, as %s.", l.Path, l.Name), ""},
+	})
 }
 
 // setting is what keeps a consumer from using the library that it finds.
