@@ -124,18 +124,11 @@ func plain(r diagnose.Report) string {
 // asJSON is the report for programs. Its names are those of gdrcopy_doctor(1).
 func asJSON(r diagnose.Report) string {
 	b, err := json.MarshalIndent(struct {
-		Doctor tool `json:"doctor"`
+		Doctor map[string]string `json:"doctor"`
 		diagnose.Report
-	}{tool{version.Release, version.Commit, runtime.Version()}, r}, "", "  ")
+	}{map[string]string{"version": version.Release, "commit": version.Commit, "go": runtime.Version()}, r}, "", "  ")
 	if err != nil {
 		panic(err) // a Report has nothing that JSON lacks
 	}
 	return string(b) + "\n"
-}
-
-// tool is this program.
-type tool struct {
-	Version string `json:"version"`
-	Commit  string `json:"commit"`
-	Go      string `json:"go"`
 }

@@ -1,7 +1,6 @@
 package facts
 
 import (
-	"bufio"
 	"bytes"
 	"fmt"
 	"os"
@@ -144,15 +143,8 @@ func (r Root) node(path string) Node {
 }
 
 func (r Root) gdrdrv() Gdrdrv {
-	m := Gdrdrv{Version: r.text("/sys/module/gdrdrv/version")}
-	m.Loaded = r.exists("/sys/module/gdrdrv") || r.exists("/proc/driver/gdrdrv")
-	lines := bufio.NewScanner(strings.NewReader(r.text("/proc/modules")))
-	for lines.Scan() {
-		if strings.HasPrefix(lines.Text(), "gdrdrv ") {
-			m.Loaded = true
-		}
-	}
-	return m
+	listed := strings.Contains("\n"+r.text("/proc/modules"), "\ngdrdrv ")
+	return Gdrdrv{listed || r.exists("/sys/module/gdrdrv") || r.exists("/proc/driver/gdrdrv"), r.text("/sys/module/gdrdrv/version")}
 }
 
 // kernelModule matches the line of both kinds of NVIDIA's kernel modules.
