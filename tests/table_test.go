@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Package tests has the table of all test programs. The groups are subtests of the one test, and -run begins with them, so that
+// Package tests has the table of all test programs. Each group is a test, so that
 //
-//	go test ./tests/... -run ext/cache/rm
+//	go test ./tests -run ext/cache/rm
 //
 // builds what ext/cache needs and runs it on the backend rm. package suite says what a
 // line of the table may hold. build/suite -l prints it with what each group and program

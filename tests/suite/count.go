@@ -23,75 +23,48 @@ func (c counts) String() string {
 }
 
 var (
-	closing = regexp.MustCompile(`^(?:[A-Za-z_-]+: )?(\d+) passed, (\d+) failed(?:, (\d+) skipped)?$`)
-	tapLine = regexp.MustCompile(`^(not )?ok \d+( .*)?$`)
-	goLine  = regexp.MustCompile(`^ *--- (PASS|FAIL|SKIP)`)
-	goBroke = regexp.MustCompile(`^(FAIL|panic:)`)
+	closing = regexp.MustCompile(`(?m)^(?:[A-Za-z_-]+: )?(\d+) passed, (\d+) failed(?:, (\d+) skipped)?$`)
+	verdict = map[Count]*regexp.Regexp{
+		TAP:    regexp.MustCompile(`(?m)^(not )?ok \d+( .*)?$`),
+		GoTest: regexp.MustCompile(`(?m)^ *--- (PASS|FAIL|SKIP)(.*)`),
+	}
+	goBroke = regexp.MustCompile(`(?m)^(FAIL|panic:)`)
 )
 
 // count counts a program's output. wrong says why that cannot be right.
 func count(how Count, output string) (c counts, wrong string) {
-	lines := strings.Split(output, "\n")
-	switch how {
-	case Status:
+	if how == Status {
 		return counts{passed: 1}, ""
-	case GoTest:
-		return countGo(lines)
 	}
-	return countTAP(lines)
-}
-
-func countTAP(lines []string) (c counts, wrong string) {
-	var printed counts
-	closed := false
-	for _, line := range lines {
-		if m := tapLine.FindStringSubmatch(line); m != nil {
-			switch {
-			case m[1] != "":
-				printed.failed++
-			case strings.Contains(m[2], "# SKIP"):
-				printed.skipped++
-			default:
-				printed.passed++
-			}
-		} else if m := closing.FindStringSubmatch(line); m != nil {
-			closed = true
-			c = counts{atoi(m[1]), atoi(m[2]), atoi(m[3])}
+	for _, m := range verdict[how].FindAllStringSubmatch(output, -1) {
+		switch {
+		case m[1] == "not " || m[1] == "FAIL":
+			c.failed++
+		case m[1] == "SKIP" || strings.Contains(m[2], "# SKIP"):
+			c.skipped++
+		default:
+			c.passed++
 		}
 	}
-	switch {
-	case !closed:
-		return printed, "it ended without counts"
-	case printed != counts{} && printed != c:
-		return printed, fmt.Sprintf("it says %v, and its lines are %v", c, printed)
-	case c == counts{}:
-		return c, "it ran no test"
-	}
-	return c, ""
-}
-
-func countGo(lines []string) (c counts, wrong string) {
-	broke := false
-	for _, line := range lines {
-		if m := goLine.FindStringSubmatch(line); m != nil {
-			switch m[1] {
-			case "PASS":
-				c.passed++
-			case "FAIL":
-				c.failed++
-			case "SKIP":
-				c.skipped++
-			}
+	said := c
+	if how == TAP {
+		all := closing.FindAllStringSubmatch(output, -1)
+		if all == nil {
+			return c, "it ended without counts"
 		}
-		broke = broke || goBroke.MatchString(line)
+		said = counts{atoi(all[len(all)-1][1]), atoi(all[len(all)-1][2]), atoi(all[len(all)-1][3])}
 	}
 	switch {
-	case broke && c.failed == 0:
-		return c, "a test panicked, or a package does not build"
+	case how == GoTest && c.failed == 0 && goBroke.MatchString(output):
+		wrong = "a test panicked, or a package does not build"
+	case said == counts{}:
+		wrong = "it ran no test"
 	case c == counts{}:
-		return c, "it ran no test"
+		return said, "" // It printed no test alone.
+	case c != said:
+		wrong = fmt.Sprintf("it says %v, and its lines are %v", said, c)
 	}
-	return c, ""
+	return c, wrong
 }
 
 func atoi(s string) int {

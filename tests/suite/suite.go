@@ -10,7 +10,7 @@ package suite
 
 import "time"
 
-// A Group is one subtest of package tests.
+// A Group is a test, to go test.
 type Group struct {
 	Name  string
 	Holds string // the promise that breaks where one of its programs fails

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -28,11 +29,86 @@ func suiteOf(t *testing.T, p Program) (*suite, *row) {
 	results := filepath.Join(build, "results")
 	require.NoError(t, os.MkdirAll(results, 0o777))
 	s := &suite{top: top, build: build, results: results, limit: -1, ctx: context.Background(),
-		say: new(strings.Builder), tried: map[string]error{}}
+		say: new(strings.Builder)}
 	return s, rows(group, p, "amd64")[0]
 }
 
-func script(text string) Program { return Program{Name: "p", Cmd: []string{"sh", "-c", text}} }
+func script(text string) Program { return Program{Name: "p", Cmd: []string{"sh", "-c", text, "sh"}} }
+
+// These tests start this program anew with a table, by runTable.
+func TestMain(m *testing.M) {
+	if os.Getenv("SUITE_TABLE") != "" {
+		Main(m, small)
+	}
+	os.Exit(m.Run())
+}
+
+func Test(t *testing.T) {
+	if current == nil {
+		t.Skip("the table of TestPick")
+	}
+	Run(t)
+}
+
+const passes = "echo '1 passed, 0 failed, 0 skipped'"
+
+var small = func() []Group {
+	cases := script(`[ "$1" != -l ] || exec printf 'one case\nanother\nlast\n'
+		[ $# != 0 ] || set -- 'one case' another last
+		for c; do [ "$c" = -t ] || echo "ok $((n += 1)) - $c"; done; echo "$n passed, 0 failed, 0 skipped"`)
+	on, option, whole, bad := cases, cases, script(passes), script("echo 'not ok 1 - x'; echo '0 passed, 1 failed, 0 skipped'")
+	on.Name, on.On, on.Cases = "cases", []string{"dmabuf"}, Guest
+	option.Name, option.Cases = "option", Option
+	whole.Name = "whole"
+	return []Group{
+		{Name: "g", Rows: []Program{on, option, whole}},
+		{Name: "fuzz", When: All, Rows: []Program{whole}},
+		{Name: "fuzz_long", When: Named, Rows: []Program{whole}},
+		{Name: "red", When: Named, Rows: []Program{bad}},
+	}
+}()
+
+// Programs and cases are picked as go test picks subtests; what make check does not run takes its group's whole name.
+// No row at all fails, as a failure does. go test has no log of inputs by which it would cache the verdict.
+func TestPick(t *testing.T) {
+	tests := []struct{ flags, want string }{
+		{"", "g/cases/dmabuf 3, g/option 3, g/whole 1"},
+		{"-all", "fuzz/whole 1"},
+		{"-test.run=^g$/cases", "g/cases/dmabuf 3"},
+		{"-test.run=g/cases//one case", "g/cases/dmabuf 1"},
+		{"-test.run=g/(cases|option)/^a", "g/option 1"},
+		{"-test.run=g/option/^a|g/cases//l", "g/cases/dmabuf 1, g/option 1"},
+		{"-test.run=g/cases/dmabuf/o", "g/cases/dmabuf 2"},
+		{"-test.run=g/cases//none", ""},
+		{"-test.run=nothing", ""},
+		{"-test.run=fuzz", "fuzz/whole 1"},
+		{"-test.run=g/whole|fuzz_long/w", "fuzz_long/whole 1, g/whole 1"},
+		{"-test.run=fuz", ""},
+		{"-test.run=red", "red/p 0 FAIL"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.flags, func(t *testing.T) {
+			b, log := t.TempDir(), filepath.Join(t.TempDir(), "inputs")
+			cmd := exec.Command(os.Args[0], "-test.testlogfile="+log)
+			if tt.flags != "" {
+				cmd.Args = append(cmd.Args, tt.flags)
+			}
+			cmd.Env = append(os.Environ(), "SUITE_TABLE=1", "MAKE=true", "B="+b)
+			out, err := cmd.CombinedOutput()
+			green := tt.want != "" && !strings.Contains(tt.want, "FAIL")
+			require.Equal(t, green, err == nil, string(out))
+			summary, err := os.ReadFile(filepath.Join(b, "results/summary"))
+			require.NoError(t, err)
+			var got []string
+			for _, m := range regexp.MustCompile(`(?m)^(\S+) +(\d+) passed +(\d) failed +0 skipped `).FindAllStringSubmatch(string(summary), -1) {
+				got = append(got, m[1]+" "+m[2]+strings.Repeat(" FAIL", int(m[3][0]-'0')))
+			}
+			slices.Sort(got)
+			require.Equal(t, tt.want, strings.Join(got, ", "), string(out))
+			require.NoFileExists(t, log)
+		})
+	}
+}
 
 // Nothing that broke looks green.
 func TestOne(t *testing.T) {
@@ -78,7 +154,7 @@ func TestOne(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			s, r := suiteOf(t, tt.program)
-			got, said := s.one(r, nil)
+			got, _, said := s.one(r, nil)
 			require.Equal(t, tt.want, got, said)
 			require.Contains(t, said, tt.said)
 		})
@@ -105,33 +181,39 @@ func TestNeeds(t *testing.T) {
 	}
 }
 
-// A program that hangs is killed with what it started.
+// What a program started ends with it: after a limit, and after an end of its own.
 func TestLimit(t *testing.T) {
-	pid := filepath.Join(t.TempDir(), "pid")
-	p := script("timeout 600 sleep 599 & echo $! >" + pid + "; echo '1 passed, 0 failed, 0 skipped'; wait")
-	p.Limit = time.Second
-	s, r := suiteOf(t, p)
-	got, said := s.one(r, nil)
-	require.Equal(t, counts{1, 1, 0}, got)
-	require.Contains(t, said, "longer than 1s")
-	child, err := os.ReadFile(pid)
-	require.NoError(t, err)
-	require.Eventually(t, func() bool {
-		stat, err := os.ReadFile("/proc/" + strings.TrimSpace(string(child)) + "/stat")
-		return err != nil || strings.Contains(string(stat), ") Z ")
-	}, time.Minute, 10*time.Millisecond)
+	for _, end := range []string{"wait", "exit"} {
+		pid := filepath.Join(t.TempDir(), "pid")
+		p := script("timeout 600 sleep 599 & echo $! >" + pid + "; " + passes + "; " + end)
+		want, why := counts{1, 0, 0}, ""
+		if end == "wait" {
+			p.Limit = time.Second
+			want, why = counts{1, 1, 0}, "longer than 1s"
+		}
+		s, r := suiteOf(t, p)
+		got, _, said := s.one(r, nil)
+		require.Equal(t, want, got)
+		require.Contains(t, said, why)
+		child, err := os.ReadFile(pid)
+		require.NoError(t, err)
+		require.Eventually(t, func() bool {
+			stat, err := os.ReadFile("/proc/" + strings.TrimSpace(string(child)) + "/stat")
+			return err != nil || strings.Contains(string(stat), ") Z ")
+		}, time.Minute, 10*time.Millisecond)
+	}
 }
 
 // go test's limit ends what runs before it ends this process, and says which flag to give.
 func TestTimeout(t *testing.T) {
 	s, r := suiteOf(t, script("sleep 600 & echo '1 passed, 0 failed, 0 skipped'; wait"))
-	ctx, cancel := beforeTimeout(s.ctx, "1s")
+	ctx, cancel := beforeTimeout(s.ctx, time.Second)
 	defer cancel()
 	s.ctx = ctx
-	got, said := s.one(r, nil)
+	got, _, said := s.one(r, nil)
 	require.Equal(t, counts{1, 1, 0}, got)
 	require.Contains(t, said, "it was interrupted: go test ends after 1s: -timeout 0 lets it run on")
-	ctx, cancel = beforeTimeout(context.Background(), "0s")
+	ctx, cancel = beforeTimeout(context.Background(), 0)
 	defer cancel()
 	_, ends := ctx.Deadline()
 	require.False(t, ends)
@@ -139,7 +221,7 @@ func TestTimeout(t *testing.T) {
 
 // A row that had not begun at an interrupt did not fail. Nor is the run green.
 func TestNotRun(t *testing.T) {
-	s, r := suiteOf(t, script("echo '1 passed, 0 failed, 0 skipped'"))
+	s, r := suiteOf(t, script(passes))
 	t.Run("before", func(t *testing.T) { s.test(t, r) })
 	ctx, cancel := context.WithCancelCause(s.ctx)
 	cancel(errors.New("the user has gone"))
@@ -153,19 +235,19 @@ func TestNotRun(t *testing.T) {
 
 // What does not build is a failure of the programs that need it, and of no other.
 func TestMake(t *testing.T) {
-	good, bad := script("echo '1 passed, 0 failed, 0 skipped'"), script("echo '1 passed, 0 failed, 0 skipped'")
+	good, bad := script(passes), script(passes)
 	good.Make, bad.Make = []string{"good"}, []string{"good", "bad"}
 	s, r := suiteOf(t, good)
 	makefile := filepath.Join(s.top, "Makefile")
 	require.NoError(t, os.WriteFile(makefile, []byte("good: ; @echo $@ >>"+s.top+"/made\nbad: ; @echo wrong source; false\n.PHONY: good bad\n"), 0o666))
 	t.Setenv("MAKE", "make -f "+makefile)
 	s.want([]string{"good", "good", "bad"})
-	got, said := s.one(r, nil)
+	got, _, said := s.one(r, nil)
 	require.Equal(t, counts{1, 0, 0}, got, said)
 	made, err := os.ReadFile(filepath.Join(s.top, "made"))
 	require.NoError(t, err)
 	require.Equal(t, "good\ngood\n", string(made), "one call makes what all want; then each row asks for its own")
-	got, said = s.one(rows(group, bad, "amd64")[0], nil)
+	got, _, said = s.one(rows(group, bad, "amd64")[0], nil)
 	require.Equal(t, counts{0, 1, 0}, got)
 	require.Contains(t, said, "wrong source")
 }
@@ -182,73 +264,6 @@ func TestRows(t *testing.T) {
 		"GDRCOPY_BACKEND=dmabuf", "GDR_TEST_DOUBLES=2", "X=" + s.build + "/dmabuf"})
 	require.Len(t, rows(group, p, "arm64"), 1)
 	require.Empty(t, rows(group, Program{Sim: RMDriver}, "arm64"))
-}
-
-// A case is picked by a pattern of its name, in which a blank may be a line below.
-func TestCases(t *testing.T) {
-	p := Program{Name: "p", Cmd: []string{"sh", "-c", "printf 'one case\\nanother\\nlast\\n'"}, Cases: Guest}
-	tests := []struct {
-		run   string
-		cases Cases
-		want  []string
-	}{
-		{"g", Guest, []string{}},
-		{"g/p", Whole, []string{}},
-		{"g/p/one case", Guest, []string{"one case"}},
-		{"g/p/one_case", Guest, []string{"one case"}},
-		{"g/p/^a", Option, []string{"-t", "another"}},
-		{"g/p/none", Guest, nil},
-		{"other/q|g/p", Whole, []string{}},
-		{"other/q/x|g/p/last", Guest, []string{"last"}},
-		{"g/(o|p)/last", Guest, []string{"last"}},
-	}
-	for _, tt := range tests {
-		p.Cases = tt.cases
-		s, r := suiteOf(t, p)
-		s.run = tt.run
-		args, err := s.cases(r)
-		require.NoError(t, err)
-		require.Equal(t, tt.want, args, tt.run)
-	}
-	p.Cases = Whole
-	s, r := suiteOf(t, p)
-	s.run = "g/p/one"
-	_, err := s.cases(r)
-	require.ErrorContains(t, err, "no case of it can be picked")
-}
-
-// -run names groups, and go test runs them below the one test.
-func TestBelow(t *testing.T) {
-	for run, want := range map[string]string{
-		"": "", "ext": "T/ext", "ext/a|^(go|fuzz)$/b": "T/ext/a|T/^(go|fuzz)$/b", `a\||[b|c]`: `T/a\||T/[b|c]`, "(": "T/(",
-	} {
-		require.Equal(t, want, below("T", run), run)
-	}
-}
-
-// Which groups -run names.
-func TestNames(t *testing.T) {
-	for run, want := range map[string]bool{
-		"fuzz": true, "fuzz/abi": true, "vm|fuzz": true, "ext/a|fuzz/abi": true, "^(docs|fuzz)$": true,
-		"": false, "fuz": false, "fuzz_long": false, "[": false,
-	} {
-		require.Equal(t, want, (&suite{run: run}).names("fuzz"), run)
-	}
-}
-
-// The sum fails with a failure, and with nothing.
-func TestEnd(t *testing.T) {
-	for sum, ok := range map[counts]bool{{2, 0, 1}: true, {0, 0, 1}: true, {2, 1, 0}: false, {}: false} {
-		s, _ := suiteOf(t, Program{})
-		s.sum = sum
-		require.Equal(t, ok, s.end(), sum)
-		summary, err := os.ReadFile(filepath.Join(s.results, "summary"))
-		require.NoError(t, err)
-		require.Equal(t, sum.String()+"\n", string(summary))
-		info, err := os.Stat(filepath.Join(s.results, "summary"))
-		require.NoError(t, err)
-		require.Greater(t, time.Until(info.ModTime()), 24*time.Hour, "go test would cache the verdict")
-	}
 }
 
 // make fails where a program fails, and its last line is the sum. make help has each group,
