@@ -14,9 +14,9 @@ SIM       := env LD_LIBRARY_PATH=$(abspath $(D)):$(abspath $(B)) RM_SIM=$(abspat
 CLANG     ?= clang
 
 DOUBLES   := $(D)/libcuda.so.1 $(D)/libcuda.so $(D)/libnvidia-ml.so.1 $(D)/rm_sim
-# What is made of the public headers and the manual pages, for tests to include.
+# What is made of the public headers, the manual pages, and the simulated driver, for tests to include.
 PUBLIC_H  := include/gdrapi.h include/gdrapi_ext.h
-MADE_H    := $(B)/tests/functions.h $(B)/tests/pages.h
+MADE_H    := $(B)/tests/functions.h $(B)/tests/pages.h $(B)/tests/rm_uapi.h
 TEST_I    := -Icapi -Iexamples -I$(B)/tests -I$(T) -Itests/doubles
 CXX98     := -std=c++98 -pedantic $(WARN) -Iinclude -Itools
 

@@ -331,7 +331,7 @@ int objects_again(uint32_t old_client);
 /* cuda_sim_uvm.c: a range of addresses that UVM knows, or a block in one. */
 struct uvm {
 	struct uvm *next;
-	enum { UVM_ALONE, UVM_SPACE, UVM_BLOCK, UVM_REGION, UVM_SEMAPHORES } kind;
+	enum { UVM_ALONE, UVM_SPACE, UVM_BLOCK, UVM_PAGE, UVM_SEMAPHORES } kind;
 	uint64_t addr, size;
 	int owner;		/* device whose memory it is */
 	uint32_t object;

@@ -40,7 +40,7 @@ static int memories(struct ctx *ctx, struct ctx_inner *in)
 
 static int others(int device, struct ctx_inner *in)
 {
-	return add(in, 2, &(struct uvm){ .kind = UVM_REGION, .addr = in->addr + 2 * GRANULARITY, .size = REGION_SIZE,
+	return add(in, 2, &(struct uvm){ .kind = UVM_PAGE, .addr = in->addr + 2 * GRANULARITY, .size = REGION_SIZE,
 					 .owner = device }, 0) ?:
 	       add(in, 3, &(struct uvm){ .kind = UVM_SEMAPHORES, .addr = in->addr + 3 * GRANULARITY,
 					 .size = GRANULARITY, .owner = device }, 0);

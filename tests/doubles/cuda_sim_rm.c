@@ -448,7 +448,7 @@ SIM_API void rm_sim_fail(const char *name, int result, int nth)
 {
 	struct rm_sim_fail f = { .result = result, .nth = (uint32_t)nth };
 
-	snprintf(f.name, sizeof(f.name), "%s", name);
+	snprintf((char *)f.name, sizeof(f.name), "%s", name);
 	if (!ioctl(rm.ctl, RM_SIM_FAIL, &f))
 		return;
 	fprintf(stderr, "rm_sim_fail: the simulated driver has no request %s\n", name);

@@ -35,7 +35,7 @@ static int create(uint64_t addr, uint64_t size)
 {
 	struct uvm_range a = { .base = addr, .length = size };
 
-	return ask(fd, UVM_CREATE_EXTERNAL_RANGE, &a, &a.status);
+	return ask(fd, UVM_CREATE, &a, &a.status);
 }
 
 static int end(uint64_t addr, uint64_t size)
@@ -56,13 +56,13 @@ static int map(const struct uvm *u, int device)
 	if (rm_kernel_driver() >= 550) {
 		a = (struct uvm_map){ .base = u->addr, .length = u->size, .count = 1, .ctl_fd = rm.ctl,
 				      .client = rm.client, .object = u->object };
-		rm_uuid(device, a.gpus[0].uuid);
-		return ask(fd, UVM_MAP_EXTERNAL_ALLOCATION, &a, &a.status);
+		rm_uuid(device, a.gpus[0]);
+		return ask(fd, UVM_MAP, &a, &a.status);
 	}
 	b = (struct uvm_map_535){ .base = u->addr, .length = u->size, .count = 1, .ctl_fd = rm.ctl,
 				  .client = rm.client, .object = u->object };
-	rm_uuid(device, b.gpus[0].uuid);
-	return ask(fd, UVM_MAP_EXTERNAL_ALLOCATION, &b, &b.status);
+	rm_uuid(device, b.gpus[0]);
+	return ask(fd, UVM_MAP, &b, &b.status);
 }
 
 static int part(unsigned long request, const struct uvm *u, int device)
@@ -81,8 +81,8 @@ static int semaphore_pool(const struct uvm *u)
 	a = (struct uvm_pool){ .base = u->addr, .length = u->size };
 	b = (struct uvm_pool_535){ .base = u->addr, .length = u->size };
 	if (rm_kernel_driver() >= 550)
-		return ask(fd, UVM_ALLOC_SEMAPHORE_POOL, &a, &a.status);
-	return ask(fd, UVM_ALLOC_SEMAPHORE_POOL, &b, &b.status);
+		return ask(fd, UVM_POOL, &a, &a.status);
+	return ask(fd, UVM_POOL, &b, &b.status);
 }
 
 static int register_gpu(int device)
@@ -98,7 +98,7 @@ static int register_space(int device)
 	struct uvm_vaspace a = { .ctl_fd = rm.ctl, .client = rm.client, .vaspace = rm_device(device) };
 
 	rm_uuid(device, a.uuid);
-	return ask(fd, UVM_REGISTER_GPU_VASPACE, &a, &a.status);
+	return ask(fd, UVM_REGISTER_SPACE, &a, &a.status);
 }
 
 static int unregister(unsigned long request, int device)
@@ -161,7 +161,7 @@ int uvm_grant(struct uvm *u, int device)
 
 int uvm_revoke(struct uvm *u, int device)
 {
-	int result = u->gpus & 1u << device ? part(UVM_UNMAP_EXTERNAL, u, device) : CU_OK;
+	int result = u->gpus & 1u << device ? part(UVM_UNMAP, u, device) : CU_OK;
 
 	if (result)
 		return result;
@@ -175,8 +175,8 @@ int uvm_revoke(struct uvm *u, int device)
 static int begin(const struct uvm *u)
 {
 	switch (u->kind) {
-	case UVM_REGION:
-		return part(UVM_MAP_REGION, u, u->owner);
+	case UVM_PAGE:
+		return part(UVM_REGION, u, u->owner);
 	case UVM_SEMAPHORES:
 		return semaphore_pool(u);
 	case UVM_ALONE:
@@ -322,7 +322,7 @@ int uvm_leave(void)
 
 	for (int i = 0; i < device_count() && !result; i++) {
 		if (active & 1u << i)
-			result = unregister(UVM_UNREGISTER_GPU_VASPACE, i);
+			result = unregister(UVM_UNREGISTER_SPACE, i);
 		if (!result)
 			result = unregister(UVM_UNREGISTER_GPU, i);
 	}
@@ -339,7 +339,7 @@ int uvm_return(void)
 		mm_fd = open(RM_UVM_DEVICE, O_RDWR | O_CLOEXEC);
 		if (mm_fd < 0)
 			return CU_OPERATING_SYSTEM;
-		result = ask(mm_fd, UVM_MM_INITIALIZE, &a, &a.status);
+		result = ask(mm_fd, UVM_MM, &a, &a.status);
 	}
 	for (int i = 0; i < device_count() && !result; i++) {
 		result = register_gpu(i);

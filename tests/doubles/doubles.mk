@@ -17,5 +17,10 @@ $(D)/libnvidia-ml.so.1: $(call of,tests/doubles/nvml_sim.c)
 $(D)/rm_sim: $(wildcard tests/doubles/rm_sim/*.go tests/doubles/nvrm/*.go) go.mod go.sum
 	CGO_ENABLED=0 $(GO) build -buildvcs=false -o $@ ./tests/doubles/rm_sim
 
+# The driver's requests in C.
+$(B)/tests/rm_uapi.h: $(wildcard tests/doubles/uapi/*.go tests/doubles/nvrm/*.go) go.mod go.sum
+	@mkdir -p $(@D)
+	env -u GOOS -u GOARCH CGO_ENABLED=0 $(GO) run ./tests/doubles/uapi >$@.new && mv $@.new $@
+
 # For a program that has no libcuda.
 $(D)/rm_mmap.so: $(call of,tests/doubles/rm_mmap.c tests/doubles/cuda_sim_mmap.c)

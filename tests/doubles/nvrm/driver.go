@@ -1,5 +1,5 @@
 // Package nvrm is a simulated resource manager (RM) of NVIDIA's kernel driver: clients,
-// objects, memory, mappings, and the requests of rm_uapi.h. It is test code, and never ships.
+// objects, memory, mappings, and the requests. It is test code, and never ships.
 //
 // It has no system calls of a program's in it: tests/doubles/rm_sim serves other processes with it.
 package nvrm

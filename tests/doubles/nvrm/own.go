@@ -6,7 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The requests that the real driver does not have.
+// The requests that the real driver does not have. The simulated libcuda makes them; so does share (0x35), whose real
+// request has more fields. CUDA's ordinals are the GPUs of CARD_INFO in the order of their PCI addresses.
 
 // info: client, object, size at 8, gpu_id at 20. The client may be another process's, where the object is shared.
 func (d *Driver) info(q *request) error {
@@ -36,7 +37,9 @@ func (d *Driver) stats(q *request) error {
 	return nil
 }
 
-// mmap answers what mmap maps: length, offset, out_fd, address.
+// mmap answers what mmap(length, fd, offset) maps: length, offset, out_fd, address. The caller closes out_fd. If the process may have
+// no more descriptors out_fd is fd itself, and fd's file is gone. ENOTTY: the file is none of this driver's. Where the address is not 0
+// mmap maps nothing and answers that address, as drivers before 595 do on a lost GPU.
 func (d *Driver) mmap(q *request) error {
 	const page = 4096 // of this machine
 	a, f := q.arg, q.file
@@ -91,7 +94,7 @@ func givePages(q *request, m *Memory, offset uint64) error {
 	return nil
 }
 
-// mapped notes where the program has mapped it. An older mapping at that address is gone.
+// mapped notes where the program has mapped it: its pages are taken away when the object is freed. An older mapping at that address is gone.
 func (d *Driver) mapped(q *request) error {
 	c, addr := d.Client(q.file.mapper), q.arg.u64(0)
 	if c == nil {
@@ -109,6 +112,7 @@ func (d *Driver) mapped(q *request) error {
 	return nil
 }
 
+// holds says whether the file keeps memory alive, as a dma-buf and an exported object do. ENOTTY: a dma-buf of the kernel's.
 func (d *Driver) holds(q *request) error {
 	if q.file.memory == nil && q.file.exports == nil {
 		return unix.ENODATA
@@ -116,7 +120,7 @@ func (d *Driver) holds(q *request) error {
 	return nil
 }
 
-// live: objects, mappings
+// live: objects, mappings, which the caller's process has by files that cuda has not marked
 func (d *Driver) live(q *request) error {
 	var objects, mappings uint32
 	for _, c := range d.Clients {
@@ -135,7 +139,7 @@ func (d *Driver) live(q *request) error {
 	return nil
 }
 
-// fail: name, result at 32, nth
+// fail makes a rule of NVRM_SIM_FAIL: name, result at 32 (0 drops the name's rules), nth (0: every call)
 func (d *Driver) fail(q *request) error {
 	name, _, ended := strings.Cut(string(q.arg[:32]), "\x00")
 	if !ended || !d.Fail(name, int32(q.arg.u32(32)), uint64(q.arg.u32(36))) {
@@ -144,6 +148,7 @@ func (d *Driver) fail(q *request) error {
 	return nil
 }
 
+// cuda marks a file as the simulated libcuda's, whose requests NVRM_SIM_FAIL does not fail.
 func (d *Driver) cuda(q *request) error {
 	q.file.CUDA = true
 	return nil

@@ -7,7 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The requests, by byte offsets; rm_uapi.h has the structs of those that C makes. Each is _IOWR('F', nr, struct).
+// The requests, by byte offsets. Each is _IOWR('F', nr, struct). A struct of a wrong size, or a request on the wrong kind of file,
+// is EINVAL. A client is of the file and of the process that made it, and ends with the last close of the file.
 
 // Caller is the thread that makes a request, and waits for the answer.
 type Caller interface {
@@ -50,40 +51,42 @@ func (b bytes) isZero(from, to int) bool {
 	return !slices.ContainsFunc(b[from:to], func(x byte) bool { return x != 0 })
 }
 
-// kind is a kind of request. size 0: do looks at it. status is the offset of the NV_STATUS, 0:
-// there is none, and do returns errnos.
+// kind is a kind of request. args is its struct, of uapi.go; "": do looks at what it gets. Where the struct has no status
+// do returns errnos.
 type kind struct {
-	nr     uint32
-	on     Kind
-	size   int
-	status int
-	name   string
-	do     func(d *Driver, q *request) error
+	nr   uint32
+	on   Kind
+	args string
+	name string
+	do   func(d *Driver, q *request) error
 }
+
+// ownRequests and later ones are the double's own.
+const ownRequests = 0xf0
 
 var requests []kind
 
 func init() {
 	requests = []kind{
-		{0x2b, Control, 48, 40, "ALLOC", (*Driver).alloc},
-		{0x29, Control, 16, 12, "FREE", (*Driver).free},
-		{0x2a, Control, 32, 28, "CONTROL", (*Driver).control},
-		{0x34, Control, 28, 24, "DUP_OBJECT", (*Driver).dupObject},
-		{0x35, Control, 24, 20, "SHARE", (*Driver).share},
-		{0x4e, Control, 56, 40, "MAP_MEMORY", (*Driver).mapMemory},
-		{0x4f, Control, 32, 24, "UNMAP_MEMORY", (*Driver).unmapMemory},
-		{200, Control, 0, 0, "CARD_INFO", (*Driver).cardInfo},
-		{201, Device, 4, 0, "REGISTER_FD", (*Driver).registerFD},
-		{210, Control, 72, 0, "VERSION", (*Driver).version},
-		{217, Device, 0, 0, "EXPORT_DMABUF", (*Driver).exportDMABuf},
-		{0xf0, Control, 24, 4, "STATS", (*Driver).stats},
-		{0xf1, Control | Device | DMABuf, 24, 0, "MMAP", (*Driver).mmap},
-		{0xf2, Control, 4, 0, "CUDA", (*Driver).cuda},
-		{0xf3, Control, 24, 16, "INFO", (*Driver).info},
-		{0xf4, Control | Device | DMABuf, 4, 0, "HOLDS", (*Driver).holds},
-		{0xf5, Control, 8, 0, "LIVE", (*Driver).live},
-		{0xf6, Control, 40, 0, "FAIL", (*Driver).fail},
-		{0xf7, Control | Device, 8, 0, "MAPPED", (*Driver).mapped},
+		{0x2b, Control, "rm_alloc", "ALLOC", (*Driver).alloc},
+		{0x29, Control, "rm_free", "FREE", (*Driver).free},
+		{0x2a, Control, "rm_control", "CONTROL", (*Driver).control},
+		{0x34, Control, "rm_dup_object", "DUP_OBJECT", (*Driver).dupObject},
+		{0x35, Control, "rm_share", "SHARE", (*Driver).share},
+		{0x4e, Control, "rm_map_memory", "MAP_MEMORY", (*Driver).mapMemory},
+		{0x4f, Control, "rm_unmap_memory", "UNMAP_MEMORY", (*Driver).unmapMemory},
+		{200, Control, "", "CARD_INFO", (*Driver).cardInfo},
+		{201, Device, "rm_register_fd", "REGISTER_FD", (*Driver).registerFD},
+		{210, Control, "rm_version", "VERSION", (*Driver).version},
+		{217, Device, "", "EXPORT_DMABUF", (*Driver).exportDMABuf},
+		{0xf0, Control, "rm_sim_stats", "STATS", (*Driver).stats},
+		{0xf1, Control | Device | DMABuf, "rm_sim_mmap", "MMAP", (*Driver).mmap},
+		{0xf2, Control, "rm_sim_cuda", "CUDA", (*Driver).cuda},
+		{0xf3, Control, "rm_sim_info", "INFO", (*Driver).info},
+		{0xf4, Control | Device | DMABuf, "rm_sim_cuda", "HOLDS", (*Driver).holds},
+		{0xf5, Control, "rm_sim_live", "LIVE", (*Driver).live},
+		{0xf6, Control, "rm_sim_fail", "FAIL", (*Driver).fail},
+		{0xf7, Control | Device, "rm_sim_mapped", "MAPPED", (*Driver).mapped},
 	}
 }
 
@@ -100,14 +103,15 @@ func (d *Driver) Request(c Caller, f *File, cmd uint32, arg []byte) error {
 		return d.uvmRequest(c, f, cmd, arg)
 	}
 	i := slices.IndexFunc(requests, func(k kind) bool { return k.nr == cmd&0xff })
-	if i < 0 || requests[i].on&f.Kind == 0 || requests[i].size != 0 && requests[i].size != len(arg) {
+	if i < 0 || requests[i].on&f.Kind == 0 || requests[i].args != "" && layouts[requests[i].args].size != len(arg) {
 		return errInvalid
 	}
 	k := requests[i]
+	at := layouts[k.args].status
 	var err error
 	if refusal := d.refusal(f, k, arg); refusal != nil {
 		err = refusal
-	} else if failure := d.fault(f, k, arg); failure != 0 && k.status != 0 {
+	} else if failure := d.fault(f, k, arg); failure != 0 && at != 0 {
 		err = Status(failure)
 	} else if failure != 0 {
 		return unix.Errno(failure)
@@ -115,10 +119,10 @@ func (d *Driver) Request(c Caller, f *File, cmd uint32, arg []byte) error {
 		err = k.do(d, &request{c, f, arg})
 	}
 	status, isStatus := err.(Status)
-	if k.status == 0 || err != nil && !isStatus {
+	if at == 0 || err != nil && !isStatus {
 		return err
 	}
-	bytes(arg).put32(k.status, uint32(status))
+	bytes(arg).put32(at, uint32(status))
 	return nil
 }
 
@@ -127,7 +131,7 @@ func (d *Driver) Request(c Caller, f *File, cmd uint32, arg []byte) error {
 func (d *Driver) refusal(f *File, k kind, arg bytes) error {
 	passes := func(code uint32) bool { return slices.Contains(d.Pass, code) }
 	switch {
-	case d.Pass == nil || k.nr >= 0xf0 || d.isCUDAs(f) && !asksForObject(k, arg):
+	case d.Pass == nil || k.nr >= ownRequests || d.isCUDAs(f) && !asksForObject(k, arg):
 		return nil
 	case !passes(k.nr):
 		return errInvalid

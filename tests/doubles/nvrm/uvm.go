@@ -17,7 +17,7 @@ const (
 const (
 	smallPage     = 4 << 10
 	gpuPage       = 64 << 10
-	attributeSize = 36 // of struct rm_uvm_attributes
+	attributeSize = 36 // of what is told of a GPU: its UUID, and 20 bytes that are 0
 )
 
 // vaSpace is what UVM keeps for an open file.
@@ -50,34 +50,32 @@ type extMap struct {
 
 func (m *extMap) end() uint64 { return m.base + m.length }
 
-// uvmKind is a kind of request. size is 0 where do looks at it. The status is the last word but padding.
+// uvmKind is a kind of request. args is its struct, of uapi.go.
 type uvmKind struct {
-	name   string
-	size   int
-	status int
-	do     func(d *Driver, q *request) error
+	name, args string
+	do         func(d *Driver, q *request) error
 }
 
 var uvmRequests map[uint32]uvmKind
 
 func init() {
 	uvmRequests = map[uint32]uvmKind{
-		25: {"UVM_REGISTER_SPACE", 32, 28, (*Driver).uvmRegisterSpace},
-		26: {"UVM_UNREGISTER_SPACE", 20, 16, (*Driver).uvmUnregisterSpace},
-		29: {"UVM_ENABLE_PEER", 36, 32, (*Driver).uvmPeer},
-		30: {"UVM_DISABLE_PEER", 36, 32, (*Driver).uvmDisablePeer},
-		33: {"UVM_MAP", 0, 0, (*Driver).uvmMap},
-		34: {"UVM_FREE", 0, 0, (*Driver).uvmFree},
-		37: {"UVM_REGISTER_GPU", 40, 36, (*Driver).uvmRegisterGPU},
-		38: {"UVM_UNREGISTER_GPU", 20, 16, (*Driver).uvmUnregisterGPU},
-		65: {"UVM_REGION", 40, 32, (*Driver).uvmRegion},
-		66: {"UVM_UNMAP", 40, 32, (*Driver).uvmUnmap},
-		68: {"UVM_POOL", 0, 0, (*Driver).uvmPool},
-		72: {"UVM_VALIDATE", 24, 16, (*Driver).uvmValidate},
-		73: {"UVM_CREATE", 24, 16, (*Driver).uvmCreate},
-		74: {"UVM_SPARSE", 40, 32, (*Driver).uvmSparse},
-		75: {"UVM_MM", 8, 4, (*Driver).uvmMM},
-		78: {"UVM_P2P", 56, 52, (*Driver).uvmP2P},
+		25: {"UVM_REGISTER_SPACE", "uvm_vaspace", (*Driver).uvmRegisterSpace},
+		26: {"UVM_UNREGISTER_SPACE", "uvm_uuid", (*Driver).uvmUnregisterSpace},
+		29: {"UVM_ENABLE_PEER", "uvm_peers", (*Driver).uvmPeer},
+		30: {"UVM_DISABLE_PEER", "uvm_peers", (*Driver).uvmDisablePeer},
+		33: {"UVM_MAP", "uvm_map", (*Driver).uvmMap},
+		34: {"UVM_FREE", "uvm_range", (*Driver).uvmFree},
+		37: {"UVM_REGISTER_GPU", "uvm_gpu", (*Driver).uvmRegisterGPU},
+		38: {"UVM_UNREGISTER_GPU", "uvm_uuid", (*Driver).uvmUnregisterGPU},
+		65: {"UVM_REGION", "uvm_part", (*Driver).uvmRegion},
+		66: {"UVM_UNMAP", "uvm_part", (*Driver).uvmUnmap},
+		68: {"UVM_POOL", "uvm_pool", (*Driver).uvmPool},
+		72: {"UVM_VALIDATE", "uvm_range", (*Driver).uvmValidate},
+		73: {"UVM_CREATE", "uvm_range", (*Driver).uvmCreate},
+		74: {"UVM_SPARSE", "uvm_part", (*Driver).uvmSparse},
+		75: {"UVM_MM", "uvm_mm", (*Driver).uvmMM},
+		78: {"UVM_P2P", "uvm_p2p", (*Driver).uvmP2P},
 	}
 }
 
@@ -89,26 +87,18 @@ func (d *Driver) attributesMost() int {
 	return 256
 }
 
-// uvmLayout is the size of a request's struct, and where its status is. Structs end at whole words of 8
-// bytes, if they have one.
-func (d *Driver) uvmLayout(nr uint32) (k uvmKind, ok bool) {
-	k, ok = uvmRequests[nr]
-	most := d.attributesMost() * attributeSize
-	switch {
-	case nr == 33:
-		k.status = 24 + most + 20
-		k.size = 24 + most + 24
-	case nr == 34 && d.Version >= 590:
-		k.size, k.status = 16, 8
-	case nr == 34:
-		k.size, k.status = 24, 16
-	case nr == 68:
-		k.status = 16 + most + 8
-		k.size = k.status + 8
+// uvmLayout is a request's struct in this driver; its size is 0 where there is none.
+func (d *Driver) uvmLayout(nr uint32) layout {
+	args := uvmRequests[nr].args
+	switch old, ok := layouts[args+"_535"]; {
 	case nr == 78 && d.Version < 570:
-		ok = false
+		return layout{}
+	case nr == 34 && d.Version >= 590:
+		return layouts["uvm_free_590"]
+	case ok && d.Version < 550:
+		return old
 	}
-	return k, ok
+	return layouts[args]
 }
 
 // SizeOn is the bytes of a request's struct on a file.
@@ -116,14 +106,13 @@ func (d *Driver) SizeOn(f *File, cmd uint32) int {
 	if f.Kind != UVM {
 		return Size(cmd)
 	}
-	k, _ := d.uvmLayout(cmd)
-	return k.size
+	return d.uvmLayout(cmd).size
 }
 
 // uvmRequest answers a request on a file of UVM's. A number that UVM does not know is EINVAL.
 func (d *Driver) uvmRequest(c Caller, f *File, nr uint32, arg []byte) error {
-	k, ok := d.uvmLayout(nr)
-	if !ok || len(arg) != k.size {
+	k, l := uvmRequests[nr], d.uvmLayout(nr)
+	if l.size == 0 || len(arg) != l.size {
 		return errInvalid
 	}
 	var failure int32
@@ -138,7 +127,7 @@ func (d *Driver) uvmRequest(c Caller, f *File, nr uint32, arg []byte) error {
 	if err != nil && !isStatus {
 		return err
 	}
-	bytes(arg).put32(k.status, uint32(status))
+	bytes(arg).put32(l.status, uint32(status))
 	return nil
 }
 
