@@ -1,7 +1,9 @@
 package core
 
 import (
+	"cmp"
 	"fmt"
+	"runtime/debug"
 	"sync"
 
 	"gdrapi/core/backend"
@@ -44,16 +46,42 @@ type View interface {
 type Buffer struct {
 	device *Device
 	addr   uint64 // that the caller pinned
+	pin    backend.Pin
 
-	pin backend.Pin
+	mu    sync.Mutex // not held in the host's mmap and munmap
+	state state
+	view  View // nil: nobody else copies; set once
 
-	// A thread that calls the host's mmap or munmap does not hold mu: b is busy meanwhile.
-	mu      sync.Mutex
-	busy    bool     // a thread maps or unmaps b. Where b is gone, that thread unpins it then
-	gone    bool     // unpinned
-	mapping *Mapping // nil: not mapped
-	view    View     // nil: nobody else copies; set once
+	// Set where b is mapped, and read there. Else it belongs to the thread that has made b busy or ended.
+	mapping *Mapping
 }
+
+// state is what a call finds of a buffer, and may refuse the call for.
+type state int
+
+const (
+	pinned state = iota
+	mapped
+	busy  // a thread maps or unmaps it, which then makes it mapped or pinned
+	ended // unpinned. Where that thread finds its buffer ended, it unpins it
+)
+
+// refusals of a call say why each state refuses it; nil: it does not.
+type refusals [ended + 1]error
+
+var (
+	toAsk   = refusals{ended: errUnpinned} // also to show, to export, and to end
+	toMap   = refusals{ended: errUnpinned, busy: errMapped, mapped: errMapped}
+	toFind  = refusals{ended: errUnpinned, busy: errNotMapped, pinned: errNotMapped} // the mapping
+	toUnmap = refusals{ended: errUnpinned, busy: errUnmapped, pinned: errUnmapped}
+)
+
+var (
+	errMapped    = fmt.Errorf("map: the buffer is mapped already, or another thread maps or unmaps it; pin it again for a second mapping: %w", unix.EAGAIN)
+	errNotMapped = fmt.Errorf("the buffer is not mapped: %w", unix.EINVAL)
+	errUnmapped  = fmt.Errorf("the mapping is unmapped; use no mapping after its unmap: %w", ErrClosed)
+	errUnpinned  = fmt.Errorf("the buffer is unpinned; use no buffer after its unpin: %w", ErrClosed)
+)
 
 // Pin pins GPU memory. The backend rounds the range to its pages. The memory may be of
 // cudaMalloc, cuMemAlloc, VMM, a pool, or of Device.Alloc; not every backend takes each kind.
@@ -61,15 +89,14 @@ type Buffer struct {
 // Errors: EINVAL (this is no GPU memory of this process), ENOTSUP (not on this backend),
 // ENOMEM, EMFILE.
 func (d *Device) Pin(req PinRequest) (*Buffer, error) {
+	if err := checkPin(req); err != nil {
+		return nil, err
+	}
 	if err := d.enter(); err != nil {
 		return nil, err
 	}
-	err := checkPin(req)
-	var pin backend.Pin
-	if err == nil {
-		req.Flags &= backend.PinForcePCIe // the reference ignores the other bits
-		pin, err = d.session.Pin(req)
-	}
+	req.Flags &= backend.PinForcePCIe // the reference ignores the other bits
+	pin, err := d.session.Pin(req)
 	if err != nil {
 		d.leave()
 		return nil, err
@@ -94,7 +121,7 @@ func (d *Device) PinBytes(addr, n uint64, flags uint32) (*Buffer, error) {
 		}
 		i, err := b.Info()
 		if err != nil {
-			return nil, first(err, b.Close())
+			return nil, cmp.Or(err, b.Close())
 		}
 		needs := uint64(i.PageSize)
 		if needs <= page {
@@ -114,8 +141,8 @@ func (d *Device) PinBytes(addr, n uint64, flags uint32) (*Buffer, error) {
 func (d *Device) addBuffer(pin backend.Pin, addr uint64) (*Buffer, error) {
 	b := &Buffer{device: d, pin: pin, addr: addr}
 	if err := d.unlessClosed(func() { d.buffers.add(b) }); err != nil {
-		b.gone = true
-		return nil, first(b.end(nil), err)
+		b.state = ended
+		return nil, cmp.Or(b.end(nil), err)
 	}
 	return b, nil
 }
@@ -137,157 +164,64 @@ func (b *Buffer) Device() *Device { return b.device }
 
 // Show tells v of the buffer's mapping, now and later. It is called once.
 func (b *Buffer) Show(v View) error {
-	if err := b.lock(); err != nil {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err := b.may(toAsk); err != nil {
 		return err
 	}
-	defer b.mu.Unlock()
 	b.view = v
-	if b.mapping != nil {
+	if b.state == mapped {
 		b.show()
 	}
 	return nil
 }
 
-// lock begins a call on a buffer that is pinned.
-func (b *Buffer) lock() error {
+// may is an error where b's state refuses a call. The caller holds mu.
+func (b *Buffer) may(call refusals) error { return call[b.state] }
+
+// begin makes b busy or ended for a call, which is on the mapping m or on all of b (nil). It keeps new
+// copies out, and waits for ReadAt and WriteAt, but for no copy of a View's.
+func (b *Buffer) begin(call refusals, m *Mapping, next state) (was state, err error) {
 	b.mu.Lock()
-	if b.gone {
-		b.mu.Unlock()
-		return errUnpinned()
+	defer b.mu.Unlock()
+	was, err = b.state, b.may(call)
+	if err == nil && m != nil && m != b.mapping {
+		err = errUnmapped
 	}
-	return nil
-}
-
-func errUnpinned() error { return fmt.Errorf("the buffer is unpinned; use its handle only before: %w", ErrClosed) }
-
-// outside calls do, which maps or unmaps b, without the lock. The caller has locked b. A panic of do's
-// is an error: b is what it was before.
-func (b *Buffer) outside(do func() error) (err error) {
-	b.busy = true
-	b.mu.Unlock()
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("a defect in this library, please report it: %v: %w", p, unix.EIO)
+	if err != nil {
+		return was, err
+	}
+	if was == mapped {
+		if b.view != nil {
+			b.view.Unmapped()
 		}
-		b.mu.Lock()
-		b.busy = false
-	}()
-	return do()
-}
-
-// Close ends the buffer's mapping, if there is one, and unpins the buffer. It waits for
-// ReadAt and WriteAt. While another thread maps or unmaps the buffer, Close leaves the unpin to
-// that thread. After an error the buffer is gone, too.
-func (b *Buffer) Close() error {
-	if err := b.lock(); err != nil {
-		return err
+		b.mapping.setEnded(true)
 	}
-	return b.unpin()
-}
-
-// unpin unpins b and unlocks it. The caller has locked b, and b is not gone. b is gone even when
-// the driver fails, because a caller could do nothing with it. Where the mapping cannot be ended,
-// the memory stays pinned.
-func (b *Buffer) unpin() error {
-	if b.mapping != nil {
-		b.hide()
-	}
-	b.gone = true
-	if b.view != nil {
+	b.state = next
+	if next == ended && b.view != nil {
 		b.view.Gone()
 	}
-	if b.mapping != nil {
-		return b.munmap()
-	}
-	return b.done(nil)
+	return was, nil
 }
 
-// done ends a call that may have made b gone, or found it so, with its error. It unlocks b.
-func (b *Buffer) done(err error) error {
-	ends := b.gone && !b.busy
-	b.mu.Unlock()
-	if ends {
-		return b.end(err)
-	}
-	return err
-}
-
-// end unpins a buffer that is gone, once. err is that of its munmap.
-func (b *Buffer) end(err error) error {
-	b.device.buffers.remove(b)
-	if b.mapping != nil {
-		return fmt.Errorf("%#x stays pinned and mapped until the process ends: %w", b.addr, err)
-	}
-	log.Debugf("unpinned what was pinned at %#x", b.addr)
-	err = first(err, b.pin.Unpin())
-	return first(err, b.device.release())
-}
-
-// Map gives the CPU a mapping of the first size bytes of the buffer, in whole pages of the
-// host. A buffer has one mapping at a time. Errors: EINVAL (there are fewer bytes, or the
-// buffer does not begin on a page of the backend's), EAGAIN (it is mapped, or another thread maps
-// or unmaps it), ENOTSUP (no mapping of that type), ENOMEM, EIO.
-func (b *Buffer) Map(size uint64, typ MappingType) (*Mapping, error) {
-	if err := b.lock(); err != nil {
-		return nil, err
-	}
-	m, err := b.checkMap(size, typ)
-	if err == nil {
-		err = b.outside(func() (err error) {
-			m.va, m.typ, err = b.pin.Map(m.mapped, typ)
-			return err
-		})
-	}
-	if err != nil {
-		return nil, b.done(err)
-	}
-	b.mapping = m
-	mmio.Count(m.typ, +1)
-	if b.gone {
-		return nil, first(b.munmap(), errUnpinned())
-	}
-	b.show()
-	log.Debugf("mapped %d bytes of %#x at %#x, mapping type %d", m.mapped, b.addr, m.va, m.typ)
-	return m, b.done(nil)
-}
-
-// checkMap describes a mapping that b may get.
-func (b *Buffer) checkMap(size uint64, typ MappingType) (*Mapping, error) {
-	if typ > backend.Device {
-		return nil, fmt.Errorf("map: unknown flags %#x: %w", int32(typ), unix.EINVAL)
-	}
-	if b.mapping != nil || b.busy {
-		return nil, fmt.Errorf("map: the buffer is mapped already, or another thread maps or unmaps it; pin it again for a second mapping: %w", unix.EAGAIN)
-	}
-	info, err := b.pin.Info()
-	if err != nil {
-		return nil, err
-	}
-	rounded, ok := roundToPage(size)
-	limit, _ := roundToPage(info.MappedSize)
-	if !ok || size == 0 || rounded > limit {
-		return nil, fmt.Errorf("map of %d bytes: the pinning allows 1 to %d: %w", size, limit, unix.EINVAL)
-	}
-	// A driver may say anything of its page, 0 too.
-	if page := max(uint64(info.PageSize), hostPage); b.addr%page != 0 {
-		return nil, fmt.Errorf("cannot map %#x, which is not aligned to the backend's pages: pin from a multiple of %d bytes on: %w", b.addr, page, unix.EINVAL)
-	}
-	return &Mapping{buffer: b, gpu: info.VA, mapped: rounded, size: size}, nil
-}
-
-// Mapping is the buffer's mapping. Errors: EINVAL (it is not mapped).
-func (b *Buffer) Mapping() (*Mapping, error) {
-	if err := b.lock(); err != nil {
-		return nil, err
-	}
+// settle makes a busy buffer mapped or pinned. It reports whether another thread has ended b: then the
+// caller unpins it.
+func (b *Buffer) settle() (isEnded bool) {
+	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.mapping == nil {
-		return nil, fmt.Errorf("the buffer is not mapped: %w", unix.EINVAL)
+	switch {
+	case b.state == ended:
+		return true
+	case b.mapping != nil:
+		b.state = mapped
+		b.show()
+	default:
+		b.state = pinned
 	}
-	return b.mapping, nil
+	return false
 }
 
-// show lets copies through b's mapping begin. The caller has locked b, and b is mapped.
+// show lets copies through b's mapping begin. The caller holds mu.
 func (b *Buffer) show() {
 	m := b.mapping
 	m.setEnded(false)
@@ -296,34 +230,115 @@ func (b *Buffer) show() {
 	}
 }
 
-// hide keeps them out. It waits for ReadAt and WriteAt, and for no copy of a View's.
-func (b *Buffer) hide() {
-	if b.view != nil {
-		b.view.Unmapped()
+// Close ends the buffer's mapping, if there is one, and unpins the buffer. It waits for
+// ReadAt and WriteAt. While another thread maps or unmaps the buffer, Close leaves the unpin to
+// that thread. After an error the buffer is gone, too: a caller could do nothing with it. Where the
+// mapping cannot be ended, the memory stays pinned.
+func (b *Buffer) Close() error {
+	was, err := b.begin(toAsk, nil, ended)
+	if err != nil || was == busy {
+		return err
 	}
-	b.mapping.setEnded(true)
+	return b.end(b.unmap())
 }
 
-// unmap ends b's mapping and unlocks b. The caller has locked b, and b is mapped.
+// unmap ends the mapping, if there is one, of a buffer that is busy or ended. Where munmap fails the
+// mapping stays.
 func (b *Buffer) unmap() error {
-	b.hide()
-	return b.munmap()
+	m := b.mapping
+	if m == nil {
+		return nil
+	}
+	if err := guard(func() error { return sys.Munmap(m.va, uintptr(m.mapped)) }); err != nil {
+		return fmt.Errorf("munmap of %d bytes at %#x: %w", m.mapped, m.va, err)
+	}
+	b.mapping = nil
+	mmio.Count(m.typ, -1)
+	return guard(b.pin.Unmap)
 }
 
-// munmap is unmap of a mapping that is hidden. The mapping stays where munmap fails.
-func (b *Buffer) munmap() error {
-	m := b.mapping
-	b.mapping = nil
-	err := b.outside(func() error { return sys.Munmap(m.va, uintptr(m.mapped)) })
+// end unpins a buffer that is ended, once. err is that of its unmap.
+func (b *Buffer) end(err error) error {
+	b.device.buffers.remove(b)
+	if b.mapping != nil {
+		return fmt.Errorf("%#x stays pinned and mapped until the process ends: %w", b.addr, err)
+	}
+	log.Debugf("unpinned what was pinned at %#x", b.addr)
+	err = cmp.Or(err, b.pin.Unpin())
+	return cmp.Or(err, b.device.release())
+}
+
+// guard calls do, in which the host's mmap or munmap may run. A panic there is an error: no buffer is lost.
+func guard(do func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			log.Errorf("internal error, please report it: %v\n%s", p, debug.Stack())
+			err = fmt.Errorf("a defect in this library, please report it: %v: %w", p, unix.EIO)
+		}
+	}()
+	return do()
+}
+
+// Map gives the CPU a mapping of the first size bytes of the buffer, in whole pages of the
+// host. A buffer has one mapping at a time. Errors: EINVAL (there are fewer bytes, or the
+// buffer does not begin on a page of the backend's), EAGAIN (it is mapped, or another thread maps
+// or unmaps it), ENOTSUP (no mapping of that type), ENOMEM, EIO.
+func (b *Buffer) Map(size uint64, typ MappingType) (*Mapping, error) {
+	if typ > backend.Device {
+		return nil, fmt.Errorf("map: unknown flags %#x: %w", int32(typ), unix.EINVAL)
+	}
+	if _, err := b.begin(toMap, nil, busy); err != nil {
+		return nil, err
+	}
+	m := &Mapping{buffer: b, size: size}
+	err := guard(func() (err error) {
+		if err = m.plan(); err == nil {
+			m.va, m.typ, err = b.pin.Map(m.mapped, typ)
+		}
+		return err
+	})
 	if err == nil {
-		mmio.Count(m.typ, -1)
-		return b.done(b.pin.Unmap())
+		mmio.Count(m.typ, +1)
+		b.mapping = m
 	}
-	b.mapping = m
-	if !b.gone {
-		b.show()
+	if b.settle() {
+		return nil, cmp.Or(b.end(cmp.Or(err, b.unmap())), errUnpinned)
 	}
-	return b.done(fmt.Errorf("munmap of %d bytes at %#x: %w", m.mapped, m.va, err))
+	if err != nil {
+		return nil, err
+	}
+	log.Debugf("mapped %d bytes of %#x at %#x, mapping type %d", m.mapped, b.addr, m.va, m.typ)
+	return m, nil
+}
+
+// plan says what of the buffer m will map.
+func (m *Mapping) plan() error {
+	b := m.buffer
+	info, err := b.pin.Info()
+	if err != nil {
+		return err
+	}
+	rounded, ok := roundToPage(m.size)
+	limit, _ := roundToPage(info.MappedSize)
+	if !ok || m.size == 0 || rounded > limit {
+		return fmt.Errorf("map of %d bytes: the pinning allows 1 to %d: %w", m.size, limit, unix.EINVAL)
+	}
+	// A driver may say anything of its page, 0 too.
+	if page := max(uint64(info.PageSize), hostPage); b.addr%page != 0 {
+		return fmt.Errorf("cannot map %#x, which is not aligned to the backend's pages: pin from a multiple of %d bytes on: %w", b.addr, page, unix.EINVAL)
+	}
+	m.gpu, m.mapped = info.VA, rounded
+	return nil
+}
+
+// Mapping is the buffer's mapping. Errors: EINVAL (it is not mapped).
+func (b *Buffer) Mapping() (*Mapping, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err := b.may(toFind); err != nil {
+		return nil, err
+	}
+	return b.mapping, nil
 }
 
 var hostPage = uint64(unix.Getpagesize())
@@ -343,13 +358,14 @@ type Info struct {
 
 // Info describes the buffer.
 func (b *Buffer) Info() (Info, error) {
-	if err := b.lock(); err != nil {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err := b.may(toAsk); err != nil {
 		return Info{}, err
 	}
-	defer b.mu.Unlock()
 	i, err := b.pin.Info()
 	info := Info{Info: i}
-	if b.mapping != nil {
+	if b.state == mapped {
 		info.Mapped, info.Type = true, b.mapping.typ
 	}
 	return info, err
@@ -358,9 +374,10 @@ func (b *Buffer) Info() (Info, error) {
 // Revoked is 1 once the driver has taken the buffer's pages back, as gdrdrv does with memory
 // that is freed while it is pinned.
 func (b *Buffer) Revoked() (int, error) {
-	if err := b.lock(); err != nil {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err := b.may(toAsk); err != nil {
 		return 0, err
 	}
-	defer b.mu.Unlock()
 	return b.pin.CallbackFlag()
 }

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"sync"
@@ -153,7 +154,7 @@ func (d *Device) unlessClosed(do func()) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
-		return fmt.Errorf("the device is closed, by gdr_close or Device.Close; use it only before: %w", ErrClosed)
+		return fmt.Errorf("the device is closed, by gdr_close or Device.Close; use no device after its close: %w", ErrClosed)
 	}
 	do()
 	return nil
@@ -172,26 +173,19 @@ func (d *Device) Close() error {
 	}
 	var err error
 	for _, b := range d.buffers.all() {
-		if b.lock() == nil {
-			err = first(err, b.unpin())
+		if e := b.Close(); !errors.Is(e, ErrClosed) {
+			err = cmp.Or(err, e)
 		}
 	}
 	for _, m := range d.memories.all() {
 		if e := m.Close(); !errors.Is(e, ErrClosed) {
-			err = first(err, e)
+			err = cmp.Or(err, e)
 		}
 	}
 	for _, context := range d.contexts.all() {
 		context.Release()
 	}
-	return first(err, d.release())
-}
-
-func first(a, b error) error {
-	if a != nil {
-		return a
-	}
-	return b
+	return cmp.Or(err, d.release())
 }
 
 // Attribute answers an attribute of the open backend. Errors: EINVAL (there is no such

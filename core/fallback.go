@@ -1,6 +1,7 @@
 package core
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"sync"
@@ -110,4 +111,4 @@ func (p *fallback) Attribute(a backend.Attr) (int, error) {
 
 func (p *fallback) Version() (int, int) { return p.first.Version() }
 
-func (p *fallback) Close() error { return first(p.first.Close(), p.standby.Close()) }
+func (p *fallback) Close() error { return cmp.Or(p.first.Close(), p.standby.Close()) }

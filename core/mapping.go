@@ -1,6 +1,7 @@
 package core
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"runtime/debug"
@@ -45,7 +46,7 @@ func (d *Device) Map(addr, n uint64) (*Mapping, error) {
 	skip := addr - b.addr
 	m, err := b.Map(skip+n, AnyType)
 	if err != nil {
-		return nil, first(err, b.Close())
+		return nil, cmp.Or(err, b.Close())
 	}
 	m.skip, m.size, m.owner = skip, n, true
 	return m, nil
@@ -73,18 +74,18 @@ func (m *Mapping) Type() MappingType { return m.typ }
 // mapping, Close unpins its memory; else, where munmap fails, the mapping stays, and may be
 // closed again.
 func (m *Mapping) Close() error {
-	b := m.buffer
-	if err := b.lock(); err != nil {
+	b, next := m.buffer, busy
+	if m.owner {
+		next = ended
+	}
+	if _, err := b.begin(toUnmap, m, next); err != nil {
 		return err
 	}
-	if b.mapping != m {
-		b.mu.Unlock()
-		return fmt.Errorf("the mapping is unmapped; use it only before: %w", ErrClosed)
+	err := b.unmap()
+	if m.owner || b.settle() {
+		err = b.end(err)
 	}
-	if m.owner {
-		return b.unpin()
-	}
-	return b.unmap()
+	return err
 }
 
 // Buffer is what is mapped.
@@ -144,7 +145,7 @@ func (m *Mapping) copy(at uint64, p []byte, do func(at uint64)) (n int, err erro
 	m.copies.RLock()
 	defer m.copies.RUnlock()
 	if m.ended {
-		return 0, fmt.Errorf("the mapping is unmapped; use it only before: %w", ErrClosed)
+		return 0, errUnmapped
 	}
 	// An access to pages that the driver has taken back faults.
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))

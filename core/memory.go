@@ -1,6 +1,7 @@
 package core
 
 import (
+	"cmp"
 	"fmt"
 	"sync"
 
@@ -49,7 +50,7 @@ func (d *Device) addMemory(a *cuda.Allocation) (*Memory, error) {
 	})
 	if err != nil {
 		defer context.Release()
-		return nil, first(m.Close(), err)
+		return nil, cmp.Or(m.Close(), err)
 	}
 	return m, nil
 }
@@ -71,7 +72,7 @@ func (m *Memory) Close() error {
 	m.freed = true
 	m.mu.Unlock()
 	if freed {
-		return fmt.Errorf("the allocation is freed; use it only before: %w", ErrClosed)
+		return fmt.Errorf("the allocation is freed; use no allocation after its free: %w", ErrClosed)
 	}
 	m.device.memories.remove(m)
 	if exports > 0 {
@@ -94,7 +95,7 @@ func (m *Memory) Export(flags uint32) (fd int, err error) {
 	}
 	m.mu.Unlock()
 	if freed {
-		return -1, fmt.Errorf("the allocation is freed; use it only before: %w", ErrClosed)
+		return -1, fmt.Errorf("the allocation is freed; use no allocation after its free: %w", ErrClosed)
 	}
 	defer m.exported()
 	return m.alloc.Export(flags&backend.PinForcePCIe != 0)

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"cmp"
 	"fmt"
 
 	"gdrapi/core/backend"
@@ -17,10 +18,11 @@ const ExportWhole = backend.ExportWhole
 // EINVAL (other flags), EPERM (ExportWhole, and there is more in the objects), ENOTSUP (not on this
 // backend, or the buffer has too many objects), EMFILE.
 func (b *Buffer) Export(flags uint32) (fd int, err error) {
-	if err := b.lock(); err != nil {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err := b.may(toAsk); err != nil {
 		return -1, err
 	}
-	defer b.mu.Unlock()
 	if flags&^ExportWhole != 0 {
 		return -1, fmt.Errorf("export flags %#x; pass 0 or GDR_EXPORT_FLAG_WHOLE: %w", flags, unix.EINVAL)
 	}
@@ -34,10 +36,11 @@ type Object = backend.Object
 // cuMemImportFromShareableHandle takes the descriptor: it gives an object of Length bytes, and the
 // buffer's first pinned page is at Offset. Errors: ENOTSUP (not on rm).
 func (b *Buffer) Object() (Object, error) {
-	if err := b.lock(); err != nil {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err := b.may(toAsk); err != nil {
 		return Object{}, err
 	}
-	defer b.mu.Unlock()
 	return b.pin.Object()
 }
 
@@ -58,7 +61,7 @@ func (d *Device) PinFD(fd int) (*Buffer, error) {
 	info, err := pin.Info()
 	if err != nil {
 		defer d.leave()
-		return nil, first(err, pin.Unpin())
+		return nil, cmp.Or(err, pin.Unpin())
 	}
 	return d.addBuffer(pin, info.VA)
 }

@@ -117,8 +117,8 @@ type NotServed struct{ Reason error }
 func (e NotServed) Error() string { return e.Reason.Error() }
 func (e NotServed) Unwrap() error { return e.Reason }
 
-// Pin is one pinned buffer. The core serialises the calls on one Pin, but a Map may run beside Info,
-// CallbackFlag, Object and Export: it calls the host's mmap, so the core holds no lock.
+// Pin is one pinned buffer. The core serialises the calls on one Pin, but a Map or an Unmap may run beside
+// Info, CallbackFlag, Object and Export: the host's mmap or munmap is called, so the core holds no lock.
 type Pin interface {
 	// Info describes the pinning. The buffer may be mapped or not.
 	Info() (Info, error)
