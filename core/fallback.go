@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"sync"
+	"sync/atomic"
 
 	"gdrapi/core/backend"
 	"gdrapi/core/log"
@@ -18,9 +18,7 @@ import (
 type fallback struct {
 	first   backend.Tentative
 	standby backend.Session
-
-	mu     sync.Mutex
-	chosen backend.Session // nil while CUDA cannot say
+	chosen  atomic.Pointer[backend.Session] // nil while CUDA cannot say
 }
 
 // newFallback chooses first where CUDA has said already that it serves a device.
@@ -30,42 +28,44 @@ func newFallback(first backend.Tentative, standby backend.Session) *fallback {
 		log.Infof("gdr_open: the first pin decides between the %s and the %s backend", first.Name(), standby.Name())
 		return p
 	}
-	p.chosen = first
+	p.choose(first)
 	log.Infof("gdr_open: using the %s backend, and the %s backend for what that does not serve", first.Name(), standby.Name())
 	return p
 }
 
-// choose gives the session that is chosen, or nil where CUDA cannot say it yet.
-func (p *fallback) choose(call string) backend.Session {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.chosen != nil {
-		return p.chosen
+// choose is true where this call has chosen.
+func (p *fallback) choose(s backend.Session) bool { return p.chosen.CompareAndSwap(nil, &s) }
+
+// decide gives the session that is chosen, or nil where CUDA cannot say it yet.
+func (p *fallback) decide(call string) backend.Session {
+	if s := p.chosen.Load(); s != nil {
+		return *s
 	}
-	err := p.first.ServesAny()
-	switch {
+	switch err := p.first.ServesAny(); {
 	case err == nil:
-		p.chosen = p.first
-		log.Infof("%s: using the %s backend", call, p.first.Name())
+		if p.choose(p.first) {
+			log.Infof("%s: using the %s backend", call, p.first.Name())
+		}
 	case errors.Is(err, unix.ENOTSUP):
-		p.chosen = p.standby
-		log.Infof("%s: using the %s backend, for the %s backend does not serve: %v", call, p.standby.Name(), p.first.Name(), err)
+		if p.choose(p.standby) {
+			log.Infof("%s: using the %s backend, for the %s backend does not serve: %v", call, p.standby.Name(), p.first.Name(), err)
+		}
+	default:
+		return nil
 	}
-	return p.chosen
+	return *p.chosen.Load()
 }
 
 // Name is that of the backend that is chosen. Before the choice it is both names.
 func (p *fallback) Name() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.chosen == nil {
-		return p.first.Name() + "|" + p.standby.Name()
+	if s := p.chosen.Load(); s != nil {
+		return (*s).Name()
 	}
-	return p.chosen.Name()
+	return p.first.Name() + "|" + p.standby.Name()
 }
 
 func (p *fallback) Pin(req backend.PinRequest) (backend.Pin, error) {
-	if p.choose("gdr_pin_buffer") == p.standby {
+	if p.decide("gdr_pin_buffer") == p.standby {
 		return p.standby.Pin(req)
 	}
 	pin, err := p.first.Pin(req)
@@ -92,14 +92,10 @@ func (p *fallback) Import(fd int) (backend.Pin, error) {
 // Attribute is the answer of the chosen backend. Before the choice it is an answer that
 // holds for both.
 func (p *fallback) Attribute(a backend.Attr) (int, error) {
-	p.mu.Lock()
-	chosen := p.chosen
-	p.mu.Unlock()
-	if chosen == nil && a == backend.AttrDMABufMmap {
-		chosen = p.choose("gdr_get_attribute")
-	}
-	if chosen != nil {
-		return chosen.Attribute(a)
+	if p.chosen.Load() != nil || a == backend.AttrDMABufMmap {
+		if s := p.decide("gdr_get_attribute"); s != nil {
+			return s.Attribute(a)
+		}
 	}
 	x, err := p.first.Attribute(a)
 	if err != nil {

@@ -45,7 +45,7 @@ func (Backend) Open() (backend.Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &session{cuda: cu, tentative: !known, devices: make(map[int]device)}, nil
+	return &session{cuda: cu, tentative: !known}, nil
 }
 
 // anyDevice fails when CUDA is initialised and no device has dma-bufs that can be
@@ -108,21 +108,17 @@ func lookUp(cu *cuda.Driver, ordinal int) (d device, err error) {
 
 type session struct {
 	cuda      *cuda.Driver
-	tentative bool // at Open, whether any device is able
-
-	mu      sync.Mutex
-	devices map[int]device // by ordinal, filled on first use
+	tentative bool     // at Open, whether any device is able
+	devices   sync.Map // device by ordinal, filled on first use
 }
 
 func (s *session) device(ordinal int) (device, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if dev, ok := s.devices[ordinal]; ok {
-		return dev, nil
+	if dev, ok := s.devices.Load(ordinal); ok {
+		return dev.(device), nil
 	}
 	dev, err := lookUp(s.cuda, ordinal)
 	if err == nil {
-		s.devices[ordinal] = dev
+		s.devices.Store(ordinal, dev)
 	}
 	return dev, err
 }

@@ -87,7 +87,7 @@ func TestAttributeThatIsNotKnown(t *testing.T) {
 			{cuda.ErrNotPermitted, unix.EPERM},
 			{cuda.ErrUnknown, unix.EIO},
 		} {
-			s := &session{cuda: driver(t), devices: map[int]device{}}
+			s := &session{cuda: driver(t)}
 			sim.Fail("cuDeviceGetAttribute", int(c.result), call)
 			_, err := s.Pin(backend.PinRequest{Addr: addr, Size: 8})
 			require.ErrorIs(t, err, c.want, "%v", c.result)
