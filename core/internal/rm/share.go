@@ -1,9 +1,9 @@
 package rm
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
-	"unsafe"
 
 	"gdrapi/core/backend"
 	"gdrapi/core/internal/sys"
@@ -18,16 +18,16 @@ import (
 // CUDA imports the file by the first word alone (580.159.04). Its own labels have zeros behind it.
 // So what is ours lies as far back as it can.
 type label struct {
-	first  uint32 // labelCUDA where the buffer is in one object; else labelMagic, which CUDA refuses
+	First  uint32 // labelCUDA where the buffer is in one object; else labelMagic, which CUDA refuses
 	_      uint32
-	runs   [5]run // those of a count of 0 mean nothing; one object is in the last
-	magic  uint32
-	offset uint32
-	va     uint64 // the GPU's address in the process that pinned it first
+	Runs   [5]run // those of a count of 0 mean nothing; one object is in the last
+	Magic  uint32
+	Offset uint32
+	VA     uint64 // the GPU's address in the process that pinned it first
 }
 
 // run is a number of objects in a row, with as many pages of the buffer in each.
-type run struct{ count, pages uint32 }
+type run struct{ Count, Pages uint32 }
 
 const (
 	labelMagic   = 'g'<<24 | 'd'<<16 | 'r'<<8 | 2 // the last byte is the version
@@ -38,70 +38,77 @@ const (
 	labelPool = 5 // of cuMemPoolExportToShareableHandle
 )
 
-// bytes are those of l, which have no padding.
-func (l *label) bytes() *[exportMetadata]byte {
-	return (*[unsafe.Sizeof(*l)]byte)(unsafe.Pointer(l))
+// encode gives the label's bytes.
+func (l *label) encode() (b [exportMetadata]byte) {
+	_, _ = binary.Encode(b[:], binary.NativeEndian, l)
+	return b
+}
+
+// decodeLabel is the label of some bytes.
+func decodeLabel(b [exportMetadata]byte) (l label) {
+	_, _ = binary.Decode(b[:], binary.NativeEndian, &l)
+	return l
 }
 
 // label describes the buffer. Errors: ENOTSUP (the layout does not fit).
 func (p *pin) label() (label, error) {
-	l := label{first: labelMagic, magic: labelMagic, offset: uint32(p.extents[0].offset / gpuPage), va: p.first}
+	l := label{First: labelMagic, Magic: labelMagic, Offset: uint32(p.extents[0].offset / gpuPage), VA: p.first}
 	if len(p.extents) == 1 {
-		l.first = labelCUDA
+		l.First = labelCUDA
 	}
 	fits := len(p.extents) <= labelObjects && p.extents[0].offset>>48 == 0
 	var runs []run
 	for i, e := range p.extents {
 		pages := uint32(e.length / gpuPage)
 		fits = fits && (e.offset|e.length)%gpuPage == 0 && e.length>>48 == 0 && (i == 0 || e.offset == 0)
-		if n := len(runs); n > 0 && runs[n-1].pages == pages {
-			runs[n-1].count++
+		if n := len(runs); n > 0 && runs[n-1].Pages == pages {
+			runs[n-1].Count++
 			continue
 		}
-		if fits = fits && len(runs) < len(l.runs); !fits {
+		if fits = fits && len(runs) < len(l.Runs); !fits {
 			break
 		}
 		runs = append(runs, run{1, pages})
 	}
 	if !fits {
-		return label{}, fmt.Errorf("the buffer's %d memory objects do not fit into a descriptor, which has room for %d, in %d runs of one size; pin and export it in parts: %w", len(p.extents), labelObjects, len(l.runs), unix.ENOTSUP)
+		return label{}, fmt.Errorf("the buffer's %d memory objects do not fit into a descriptor, which has room for %d, in %d runs of one size; pin and export it in parts: %w", len(p.extents), labelObjects, len(l.Runs), unix.ENOTSUP)
 	}
-	copy(l.runs[len(l.runs)-len(runs):], runs)
+	copy(l.Runs[len(l.Runs)-len(runs):], runs)
 	return l, nil
 }
 
 // ofCUDA reports whether CUDA wrote l.
 func (l *label) ofCUDA() bool {
-	return l.magic>>8 != labelMagic>>8 && (l.first == 0 || l.first == labelCUDA)
+	return l.Magic>>8 != labelMagic>>8 && (l.First == 0 || l.First == labelCUDA)
 }
 
 // extents gives the extents of the buffer, without their objects. For a label of CUDA's that is
 // one extent of length 0, which stands for a whole object. Anybody may have written l.
 func (l *label) extents() (extents []extent, va uint64, err error) {
 	switch {
-	case l.magic == labelMagic:
+	case l.Magic == labelMagic:
 	case l.ofCUDA():
 		return []extent{{}}, 0, nil
-	case l.first == labelPool:
+	case l.First == labelPool:
 		return nil, 0, fmt.Errorf("the descriptor has a memory pool of cuMemPoolExportToShareableHandle, of which no part is a buffer; pin memory of the pool in the process that has it, and pass it by gdr_export_fd: %w", unix.ENOTSUP)
 	default:
 		return nil, 0, fmt.Errorf("the descriptor has memory that neither gdr_export_fd of this version nor cuMemExportToShareableHandle put there; use one version of this library on both sides: %w", unix.EINVAL)
 	}
-	offset, end := uint64(l.offset)*gpuPage, l.va
-	good := l.va%gpuPage == 0
-	for _, r := range l.runs {
-		good = good && (r.count == 0 || r.pages > 0 && int(r.count) <= labelObjects-len(extents))
-		for i := uint32(0); good && i < r.count; i++ {
-			e := extent{offset: offset, length: uint64(r.pages) * gpuPage}
+	offset, end := uint64(l.Offset)*gpuPage, l.VA
+	good := l.VA%gpuPage == 0
+	for _, r := range l.Runs {
+		good = good && (r.Count == 0 || r.Pages > 0 && int(r.Count) <= labelObjects-len(extents))
+		for i := uint32(0); good && i < r.Count; i++ {
+			e := extent{offset: offset, length: uint64(r.Pages) * gpuPage}
 			extents = append(extents, e)
 			end += e.length
 			offset = 0
 		}
 	}
-	if !good || len(extents) == 0 || (len(extents) == 1) != (l.first == labelCUDA) || end < l.va {
+	if !good || len(extents) == 0 || (len(extents) == 1) != (l.First == labelCUDA) || end < l.VA {
 		return nil, 0, fmt.Errorf("the descriptor's label is damaged: export the buffer anew: %w", unix.EINVAL)
 	}
-	return extents, l.va, nil
+	return extents, l.VA, nil
 }
 
 // Export puts the buffer's objects into a new file of the driver's.
@@ -119,7 +126,7 @@ func (p *pin) Export(flags uint32) (fd int, err error) {
 		return -1, explainOpen(controlPath, err)
 	}
 	n := uint16(len(p.extents))
-	args := &exportObjects{fd: int32(fd), device: p.gpu.device, most: n, metadata: *l.bytes(), n: n}
+	args := &exportObjects{fd: int32(fd), device: p.gpu.device, most: n, metadata: l.encode(), n: n}
 	for i, e := range p.extents {
 		args.objects[i] = e.object
 	}
@@ -158,8 +165,7 @@ func (s *session) Import(fd int) (backend.Pin, error) {
 	if err != nil {
 		return nil, err
 	}
-	var l label
-	*l.bytes() = info.metadata
+	l := decodeLabel(info.metadata)
 	extents, va, err := l.extents()
 	if err != nil {
 		return nil, err

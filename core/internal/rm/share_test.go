@@ -51,36 +51,37 @@ func TestLabel(t *testing.T) {
 		require.Equal(t, c.extents, got, what)
 		require.Equal(t, p.first, va, what)
 		if len(c.extents) == 1 {
-			cuda := label{first: labelCUDA}
-			require.Equal(t, cuda.bytes()[:40], l.bytes()[:40], what)
+			cuda, ours := (&label{First: labelCUDA}).encode(), l.encode()
+			require.Equal(t, cuda[:40], ours[:40], what)
+			require.Equal(t, l, decodeLabel(ours), what)
 		} else {
-			require.Greater(t, l.first, uint32(1<<16), what) // CUDA's are small numbers
+			require.Greater(t, l.First, uint32(1<<16), what) // CUDA's are small numbers
 		}
 	}
 }
 
 // Anybody may have written a label.
 func TestLabelOfAnother(t *testing.T) {
-	one := label{first: labelCUDA, runs: [5]run{4: {1, 2}}, magic: labelMagic, offset: 3, va: 7 << 32}
+	one := label{First: labelCUDA, Runs: [5]run{4: {1, 2}}, Magic: labelMagic, Offset: 3, VA: 7 << 32}
 	two := one
-	two.first, two.runs[3] = labelMagic, run{1, 3}
+	two.First, two.Runs[3] = labelMagic, run{1, 3}
 	for what, c := range map[string]struct {
 		of    label
 		spoil func(l *label)
 		want  error
 	}{
-		"another version":              {one, func(l *label) { l.magic++ }, unix.EINVAL},
-		"the label before":             {label{}, func(l *label) { l.first = labelMagic - 1 }, unix.EINVAL},
-		"another first word of CUDA's": {label{}, func(l *label) { l.first = 6 }, unix.EINVAL},
-		"a pool":                       {label{}, func(l *label) { l.first = labelPool }, unix.ENOTSUP},
-		"no object":                    {one, func(l *label) { l.runs[4].count = 0 }, unix.EINVAL},
-		"an object of no bytes":        {one, func(l *label) { l.runs[4].pages = 0 }, unix.EINVAL},
-		"one object that CUDA refuses": {one, func(l *label) { l.first = labelMagic }, unix.EINVAL},
-		"two objects for CUDA":         {two, func(l *label) { l.first = labelCUDA }, unix.EINVAL},
-		"too many":                     {two, func(l *label) { l.runs[3].count = uint32(labelObjects) }, unix.EINVAL},
-		"very many":                    {two, func(l *label) { l.runs[3].count = 1<<32 - 1 }, unix.EINVAL},
-		"inside of a page":             {one, func(l *label) { l.va++ }, unix.EINVAL},
-		"an address that wraps":        {one, func(l *label) { l.va = 1<<64 - gpuPage }, unix.EINVAL},
+		"another version":              {one, func(l *label) { l.Magic++ }, unix.EINVAL},
+		"the label before":             {label{}, func(l *label) { l.First = labelMagic - 1 }, unix.EINVAL},
+		"another first word of CUDA's": {label{}, func(l *label) { l.First = 6 }, unix.EINVAL},
+		"a pool":                       {label{}, func(l *label) { l.First = labelPool }, unix.ENOTSUP},
+		"no object":                    {one, func(l *label) { l.Runs[4].Count = 0 }, unix.EINVAL},
+		"an object of no bytes":        {one, func(l *label) { l.Runs[4].Pages = 0 }, unix.EINVAL},
+		"one object that CUDA refuses": {one, func(l *label) { l.First = labelMagic }, unix.EINVAL},
+		"two objects for CUDA":         {two, func(l *label) { l.First = labelCUDA }, unix.EINVAL},
+		"too many":                     {two, func(l *label) { l.Runs[3].Count = uint32(labelObjects) }, unix.EINVAL},
+		"very many":                    {two, func(l *label) { l.Runs[3].Count = 1<<32 - 1 }, unix.EINVAL},
+		"inside of a page":             {one, func(l *label) { l.VA++ }, unix.EINVAL},
+		"an address that wraps":        {one, func(l *label) { l.VA = 1<<64 - gpuPage }, unix.EINVAL},
 	} {
 		l := c.of
 		c.spoil(&l)
@@ -95,7 +96,7 @@ func TestLabelOfAnother(t *testing.T) {
 
 // Labels of CUDA's, of which one of a later driver has a meaning that is not known here.
 func TestLabelOfCUDA(t *testing.T) {
-	for _, l := range []label{{}, {first: labelCUDA}, {first: labelCUDA, runs: [5]run{{7, 7}}, offset: 5, va: 6}} {
+	for _, l := range []label{{}, {First: labelCUDA}, {First: labelCUDA, Runs: [5]run{{7, 7}}, Offset: 5, VA: 6}} {
 		extents, va, err := l.extents()
 		require.NoError(t, err)
 		require.Equal(t, []extent{{}}, extents)
