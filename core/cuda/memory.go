@@ -59,22 +59,30 @@ var noMappings atomic.Bool
 // MemoryAt describes the GPU memory at addr. It returns EINVAL where there is none.
 // Managed memory is not GPU memory here.
 func (d *Driver) MemoryAt(addr uint64) (MemoryInfo, error) {
-	const optional = 2 // names at the end that older drivers do not know
+	const optional = 2 // at the end, which older drivers do not know
 	var m MemoryInfo
 	var kind, ordinal int32
 	var managed, legacy uint32 // 4 bytes, as the driver writes bool attributes of this call
-	names := [...]pointerAttribute{
-		memoryType, deviceOrdinal, isManaged, isLegacyIPCCapable, rangeStartAddr, rangeSize, bufferID, contextOf,
-		mappingBaseAddr, mappingSize,
+	all := [...]struct {
+		name  pointerAttribute
+		place unsafe.Pointer
+	}{
+		{memoryType, unsafe.Pointer(&kind)},
+		{deviceOrdinal, unsafe.Pointer(&ordinal)},
+		{isManaged, unsafe.Pointer(&managed)},
+		{isLegacyIPCCapable, unsafe.Pointer(&legacy)},
+		{rangeStartAddr, unsafe.Pointer(&m.Start)},
+		{rangeSize, unsafe.Pointer(&m.Size)},
+		{bufferID, unsafe.Pointer(&m.ID)},
+		{contextOf, unsafe.Pointer(&m.Context)}, // after the ID, see KeepMemory
+		{mappingBaseAddr, unsafe.Pointer(&m.Mapping)},
+		{mappingSize, unsafe.Pointer(&m.MappingSize)},
 	}
-	places := struct {
-		kind, ordinal        *int32
-		managed, legacy      *uint32
-		start, size          *uint64
-		id                   *uint64
-		context              *Context // after id, see KeepMemory
-		mapping, mappingSize *uint64
-	}{&kind, &ordinal, &managed, &legacy, &m.Start, &m.Size, &m.ID, &m.Context, &m.Mapping, &m.MappingSize}
+	var names [len(all)]pointerAttribute
+	var places [len(all)]unsafe.Pointer
+	for i, a := range all {
+		names[i], places[i] = a.name, a.place
+	}
 	ask := func(n int) error {
 		return d.call(symPointerGetAttributes, n, &names, &places, addr)
 	}
