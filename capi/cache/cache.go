@@ -27,12 +27,20 @@ type driver interface {
 	PointerGetAttribute() uintptr
 }
 
+// Library is what the caches need of the library around them.
+type Library interface {
+	// Zeros makes memory that C may read at any time.
+	Zeros(size int) ([]byte, error)
+	// Show gives a buffer a handle, or closes it.
+	Show(*core.Buffer) (handle uint64, err error)
+	// Place is where C looks for the range of a handle.
+	Place(handle uint64) *Range
+}
+
 // Caches are those of a process.
 type Caches struct {
-	zeros  func(size int) ([]byte, error)
-	show   func(*core.Buffer) (handle uint64, err error)
-	place  func(handle uint64) *Range
-	driver func() (driver, error) // tests have their own
+	library Library
+	driver  func() (driver, error) // tests have their own
 
 	mu    sync.Mutex
 	lines *[maxCaches]line // nil before the first cache
@@ -40,10 +48,9 @@ type Caches struct {
 	taken [maxCaches]bool
 }
 
-// New is without a cache. zeros makes memory that C may read at any time. show gives a buffer a
-// handle, or closes it. place is where C looks for the range of a handle.
-func New(zeros func(size int) ([]byte, error), show func(*core.Buffer) (uint64, error), place func(handle uint64) *Range) *Caches {
-	return &Caches{zeros: zeros, show: show, place: place, driver: func() (driver, error) { return cuda.Loaded() }}
+// New is without a cache.
+func New(l Library) *Caches {
+	return &Caches{library: l, driver: func() (driver, error) { return cuda.Loaded() }}
 }
 
 // Cache keeps ranges of GPU memory pinned and mapped while nobody uses them. Its methods may be

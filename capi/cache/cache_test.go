@@ -24,20 +24,31 @@ func (n numbers) AllocationRange(uint64) (uint64, uint64, error) {
 }
 func (n numbers) PointerGetAttribute() uintptr { return 0x1234 }
 
-// open opens a cache of a fake backend, over a driver that numbers memory. Handles count from 1.
+// counting is a Library whose handles count from 1.
+type counting struct {
+	f      *backendtest.Fake
+	last   uint64
+	ranges [1 << 16]Range
+}
+
+func (*counting) Zeros(n int) ([]byte, error) {
+	return unix.Mmap(-1, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+}
+
+func (l *counting) Show(*core.Buffer) (uint64, error) {
+	l.last++
+	return l.last, l.f.Call("show")
+}
+
+func (l *counting) Place(handle uint64) *Range { return &l.ranges[handle] }
+
+// open opens a cache of a fake backend, over a driver that numbers memory.
 func open(t *testing.T, most uint64, id func(f *backendtest.Fake) (uint64, error)) (*Cache, *backendtest.Fake) {
 	t.Helper()
 	f := backendtest.New()
 	d, err := core.Open(core.Options{Backends: []backend.Backend{f}})
 	require.NoError(t, err)
-	var last uint64
-	ranges := new([1 << 16]Range)
-	s := New(func(n int) ([]byte, error) {
-		return unix.Mmap(-1, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
-	}, func(*core.Buffer) (uint64, error) {
-		last++
-		return last, f.Call("show")
-	}, func(handle uint64) *Range { return &ranges[handle] })
+	s := New(&counting{f: f})
 	s.driver = func() (driver, error) {
 		return numbers{func() (uint64, error) { return id(f) }}, f.Call("driver")
 	}
@@ -64,7 +75,7 @@ func get(c *Cache, addr, size uint64) (uint64, error) {
 
 // drop ends a hold, as C does.
 func drop(c *Cache, handle uint64) {
-	c.of.place(handle).change(handle, func(s uint64) (uint64, bool) { return s - 1, s&holdsMax != 0 })
+	c.of.library.Place(handle).change(handle, func(s uint64) (uint64, bool) { return s - 1, s&holdsMax != 0 })
 }
 
 // A panic in what runs without the lock reaches the caller, and the cache works after it.
@@ -247,7 +258,7 @@ func TestClose(t *testing.T) {
 	require.NoError(t, c.Close())
 	require.Zero(t, f.Live)
 	require.Zero(t, c.line.count.Load())
-	require.False(t, c.of.place(h).take(h, 2))
+	require.False(t, c.of.library.Place(h).take(h, 2))
 }
 
 // A close and calls on the device's caches at the same time.

@@ -138,7 +138,7 @@ func (c *Cache) pinOnce(p plan) (m *core.Mapping, handle uint64, err error) {
 		if m, err = c.device.Map(p.start, p.end-p.start); err != nil {
 			return err
 		}
-		if handle, err = c.of.show(m.Buffer()); err != nil {
+		if handle, err = c.of.library.Show(m.Buffer()); err != nil {
 			m = nil
 		}
 		return err
@@ -149,7 +149,7 @@ func (c *Cache) pinOnce(p plan) (m *core.Mapping, handle uint64, err error) {
 // insert adds a range with one hold.
 func (c *Cache) insert(p plan, m *core.Mapping, handle, now uint64) *kept {
 	c.retireUseless(p, true)
-	in := c.of.place(handle)
+	in := c.of.library.Place(handle)
 	k := &kept{mapping: m, handle: handle, in: in, start: p.start, end: p.end, id: p.id, bytes: c.pages(p)}
 	in.fill(k, c.handle, now)
 	at := c.after(p.start)

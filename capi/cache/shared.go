@@ -48,7 +48,7 @@ func provide[T any](s *Caches, p **T) error {
 	if *p != nil {
 		return nil
 	}
-	mem, err := s.zeros(int(unsafe.Sizeof(**p)))
+	mem, err := s.library.Zeros(int(unsafe.Sizeof(**p)))
 	if err == nil {
 		*p = (*T)(unsafe.Pointer(unsafe.SliceData(mem)))
 	}

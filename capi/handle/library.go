@@ -32,13 +32,21 @@ func New(epoch uint32, shared *Shared) (*Library, error) {
 		return nil, err
 	}
 	l := &Library{table: t}
-	l.caches = cache.New(func(size int) ([]byte, error) { return zeros(size, unix.PROT_READ|unix.PROT_WRITE) },
-		func(b *core.Buffer) (uint64, error) {
-			h, err := l.giveHandle(b)
-			return uint64(h), err
-		}, func(h uint64) *cache.Range { return &t.slots[Handle(h).index()].held })
+	l.caches = cache.New(forCaches{l})
 	return l, nil
 }
+
+// forCaches is a cache.Library.
+type forCaches struct{ *Library }
+
+func (forCaches) Zeros(size int) ([]byte, error) { return zeros(size, unix.PROT_READ|unix.PROT_WRITE) }
+
+func (l forCaches) Show(b *core.Buffer) (uint64, error) {
+	h, err := l.giveHandle(b)
+	return uint64(h), err
+}
+
+func (l forCaches) Place(h uint64) *cache.Range { return &l.table.slots[Handle(h).index()].held }
 
 // Open opens the backend that opts name, or else the first one that opens. When no backend
 // opens, Open logs the reason of each.
@@ -171,31 +179,23 @@ func (l *Library) pin(g Handle, from func(*core.Device) (*core.Buffer, error)) (
 
 // giveHandle gives a new buffer its handle, or closes it.
 func (l *Library) giveHandle(b *core.Buffer) (Handle, error) {
-	v, err := l.view(b)
+	h, err := l.table.alloc()
 	if err != nil {
 		_ = b.Close()
 		return 0, err
 	}
-	if err = b.Show(v); err != nil {
-		l.endHandle(v.h)
+	l.table.put(h, b)
+	if err := b.Show(view{l, h}); err != nil { // another thread has closed the device, and b by that
+		l.endHandle(h)
 		return 0, err
 	}
-	return v.h, nil
+	return h, nil
 }
 
 // view is a buffer's handle, by which C's copies find its mapping. It is a core.View.
 type view struct {
 	l *Library
 	h Handle
-}
-
-// view gives a buffer its handle.
-func (l *Library) view(b *core.Buffer) (view, error) {
-	h, err := l.table.alloc()
-	if err != nil {
-		return view{}, err
-	}
-	return view{l, h}, l.add(h, b)
 }
 
 func (v view) Mapped(va uintptr, n uint64, typ uint32) { v.l.table.publish(v.h, va, n, typ) }
@@ -254,22 +254,27 @@ func (l *Library) Unmap(g, h Handle, va uintptr, size uint64) error {
 	return m.Close()
 }
 
+// make gives what do makes its handle.
+func (l *Library) make(do func(h Handle) (deviceObject, error)) (Handle, error) {
+	h, err := l.table.alloc()
+	if err != nil {
+		return 0, err
+	}
+	object, err := do(h)
+	if err != nil {
+		l.table.release(h)
+		return 0, err
+	}
+	return h, l.add(h, object)
+}
+
 // MemAlloc allocates GPU memory that Pin accepts on any backend.
 func (l *Library) MemAlloc(g Handle, device int, size uint64) (Handle, error) {
 	d, err := l.Device(g)
 	if err != nil {
 		return 0, err
 	}
-	h, err := l.table.alloc()
-	if err != nil {
-		return 0, err
-	}
-	m, err := d.Alloc(device, size)
-	if err != nil {
-		l.table.release(h)
-		return 0, err
-	}
-	return h, l.add(h, m)
+	return l.make(func(Handle) (deviceObject, error) { return d.Alloc(device, size) })
 }
 
 // MemFree frees an allocation of MemAlloc.
@@ -291,17 +296,13 @@ func (l *Library) CacheOpen(g Handle, most uint64) (Handle, error) {
 	if err != nil {
 		return 0, err
 	}
-	h, err := l.table.alloc()
-	if err != nil {
-		return 0, err
-	}
-	c, err := l.caches.Open(d, most, uint64(h))
-	if err != nil {
-		l.table.release(h)
-		return 0, err
-	}
-	l.table.setCache(h, c.Address())
-	return h, l.add(h, c)
+	return l.make(func(h Handle) (deviceObject, error) {
+		c, err := l.caches.Open(d, most, uint64(h))
+		if err == nil {
+			l.table.setCache(h, c.Address())
+		}
+		return c, err
+	})
 }
 
 // Cache finds a cache.
