@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -94,6 +95,44 @@ func (s *Sim) Fail(name string, result, nth int) {
 func (s *Sim) Heal(name string) {
 	c := append([]byte(name), 0)
 	s.Call("cuda_sim_fail", uintptr(unsafe.Pointer(&c[0])), 0, 0)
+}
+
+// results are those by which a function of the driver fails in a script.
+var results = map[string]int{"EINVAL": 1, "ENOMEM": 2, "ENODEV": 3, "EPERM": 800, "ENOTSUP": 801, "EIO": 999}
+
+// Run runs a script, whose words are
+//
+//	CALL            one of calls, which succeeds; CALL:ARGUMENT gives it an argument
+//	CALL=ERRNO      it fails so; CALL=ERRNO~TEXT: and says that, each dot of which is any character
+//	-FUNCTION=ERRNO the driver's function fails so from now on; -FUNCTION=ERRNO@2: its second call
+//	+FUNCTION       it works again
+func (s *Sim) Run(script string, calls map[string]func(argument string) error) {
+	for _, word := range strings.Fields(script) {
+		head, want, _ := strings.Cut(word, "=")
+		name, argument, _ := strings.Cut(head, ":")
+		switch head[0] {
+		case '-':
+			result, nth, _ := strings.Cut(want, "@")
+			require.Contains(s.t, results, result, "%s in %q", word, script)
+			n, _ := strconv.Atoi(nth)
+			s.Fail(head[1:], results[result], n)
+			continue
+		case '+':
+			s.Heal(head[1:])
+			continue
+		}
+		require.Contains(s.t, calls, name, "%s in %q", word, script)
+		err := calls[name](argument)
+		errno, text, _ := strings.Cut(want, "~")
+		if errno == "" {
+			require.NoError(s.t, err, "%s in %q", word, script)
+			continue
+		}
+		var is unix.Errno
+		require.ErrorAs(s.t, err, &is, "%s in %q", word, script)
+		require.Equal(s.t, errno, unix.ErrnoName(is), "%s in %q: %v", word, script, err)
+		require.Regexp(s.t, text, err.Error(), "%s in %q", word, script)
+	}
 }
 
 // Live counts what the driver has handed out and still owns.
