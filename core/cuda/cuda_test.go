@@ -3,11 +3,10 @@ package cuda
 import (
 	"errors"
 	"fmt"
-	"math"
-	"os"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
-	"unsafe"
 
 	"gdrapi/core/cuda/cudatest"
 
@@ -18,62 +17,40 @@ import (
 
 // Every result that the table has, by its number in cuda.h. Another one is an I/O error.
 func TestResultToErrno(t *testing.T) {
-	rows := []struct {
-		number int32
-		name   string
-		errno  unix.Errno
-	}{
-		{1, "INVALID_VALUE", unix.EINVAL},
-		{2, "OUT_OF_MEMORY", unix.ENOMEM},
-		{3, "NOT_INITIALIZED", unix.EINVAL},
-		{4, "DEINITIALIZED", unix.ENODEV},
-		{34, "STUB_LIBRARY", unix.ENODEV},
-		{46, "DEVICE_UNAVAILABLE", unix.EBUSY},
-		{100, "NO_DEVICE", unix.ENODEV},
-		{101, "INVALID_DEVICE", unix.ENODEV},
-		{201, "INVALID_CONTEXT", unix.EINVAL},
-		{205, "MAP_FAILED", unix.ENOMEM},
-		{206, "UNMAP_FAILED", unix.EIO},
-		{214, "ECC_UNCORRECTABLE", unix.EIO},
-		{304, "OPERATING_SYSTEM", unix.EIO},
-		{400, "INVALID_HANDLE", unix.EINVAL},
-		{500, "NOT_FOUND", unix.EINVAL},
-		{700, "ILLEGAL_ADDRESS", unix.EIO},
-		{709, "CONTEXT_IS_DESTROYED", unix.EINVAL},
-		{800, "NOT_PERMITTED", unix.EPERM},
-		{801, "NOT_SUPPORTED", unix.ENOTSUP},
-		{802, "SYSTEM_NOT_READY", unix.ENODEV},
-		{803, "SYSTEM_DRIVER_MISMATCH", unix.ENODEV},
-		{804, "COMPAT_NOT_SUPPORTED_ON_DEVICE", unix.ENODEV},
-		{999, "UNKNOWN", unix.EIO},
+	errnos := map[unix.Errno]string{
+		unix.EINVAL:  "1:INVALID_VALUE 3:NOT_INITIALIZED 201:INVALID_CONTEXT 400:INVALID_HANDLE 500:NOT_FOUND 709:CONTEXT_IS_DESTROYED",
+		unix.ENOMEM:  "2:OUT_OF_MEMORY 205:MAP_FAILED",
+		unix.ENODEV:  "4:DEINITIALIZED 34:STUB_LIBRARY 100:NO_DEVICE 101:INVALID_DEVICE 802:SYSTEM_NOT_READY 803:SYSTEM_DRIVER_MISMATCH 804:COMPAT_NOT_SUPPORTED_ON_DEVICE",
+		unix.EBUSY:   "46:DEVICE_UNAVAILABLE",
+		unix.EPERM:   "800:NOT_PERMITTED",
+		unix.ENOTSUP: "801:NOT_SUPPORTED",
+		unix.EIO: "206:UNMAP_FAILED 214:ECC_UNCORRECTABLE 304:OPERATING_SYSTEM 700:ILLEGAL_ADDRESS 999:UNKNOWN " +
+			"5 33 102 202 702 719 900 12345 -7 -2147483648",
 	}
-	require.Len(t, known, len(rows))
-	for _, number := range []int32{5, 33, 102, 202, 702, 719, 900, 12345, -7, math.MinInt32} {
-		rows = append(rows, struct {
-			number int32
-			name   string
-			errno  unix.Errno
-		}{number, "", unix.EIO})
-	}
-	for _, c := range rows {
-		r := Result(c.number)
-		text := fmt.Sprintf("CUDA_ERROR_%s (%d)", c.name, c.number)
-		if c.name == "" {
-			text = fmt.Sprintf("CUDA error %d", c.number)
-		}
-		require.Equal(t, text, r.Error())
-		require.Equal(t, c.errno, r.Unwrap(), text)
-		wrapped := fmt.Errorf("cuX: %w", r)
-		require.ErrorIs(t, wrapped, r)
-		var errno unix.Errno
-		require.ErrorAs(t, wrapped, &errno, text)
-		require.Equal(t, c.errno, errno, text)
-		var other *os.PathError
-		require.False(t, errors.As(wrapped, &other), text)
-		for _, e := range []unix.Errno{unix.EINVAL, unix.ENOMEM, unix.ENODEV, unix.EBUSY, unix.EIO, unix.EPERM, unix.ENOTSUP} {
-			require.Equal(t, e == c.errno, errors.Is(wrapped, e), "%s is %v", text, e)
+	named := 0
+	for errno, list := range errnos {
+		for _, word := range strings.Fields(list) {
+			number, name, has := strings.Cut(word, ":")
+			n, err := strconv.ParseInt(number, 10, 32)
+			require.NoError(t, err)
+			text := "CUDA error " + number
+			if has {
+				named++
+				text = fmt.Sprintf("CUDA_ERROR_%s (%s)", name, number)
+			}
+			r := Result(n)
+			require.Equal(t, text, r.Error())
+			wrapped := fmt.Errorf("cuX: %w", r)
+			require.ErrorIs(t, wrapped, r)
+			var as unix.Errno
+			require.ErrorAs(t, wrapped, &as, text)
+			require.Equal(t, errno, as, text)
+			for e := range errnos {
+				require.Equal(t, e == errno, errors.Is(wrapped, e), "%s is %v", text, e)
+			}
 		}
 	}
+	require.Len(t, known, named)
 }
 
 func TestMissingFunctionIsToldWhenItIsNeeded(t *testing.T) {
@@ -103,97 +80,180 @@ func TestLoadedByTheHost(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// What is current while WithMemory runs, and that all is as it was afterwards.
-func TestWithMemory(t *testing.T) {
+// A scene is memory of device 1 and what is current.
+type scene struct {
+	*testing.T
+	sim    *cudatest.Sim
+	d      *Driver
+	addr   uint64
+	m      MemoryInfo
+	own    uintptr // the program's context
+	called []string
+}
+
+func (s *scene) at(addr uint64) error {
+	var err error
+	s.addr = addr
+	s.m, err = s.d.MemoryAt(addr)
+	return err
+}
+
+// with is WithMemory. The context that is current within is own, primary or same, as before.
+func (s *scene) with(want string) error {
+	was, ran := s.sim.Current(), 0
+	err := s.d.WithMemory(s.m, s.addr, func(in *Driver) error {
+		ran++
+		names := map[uintptr]string{0: "none", was: "same"}
+		names[s.own] = "own"
+		name := names[s.sim.Current()]
+		if name == "" && s.active() {
+			name = "primary"
+		}
+		require.Equal(s, want, name)
+		in.SyncMemops(s.addr, 1)
+		return nil
+	})
+	require.Equal(s, err == nil, ran == 1)
+	require.Equal(s, was, s.sim.Current())
+	if err == nil {
+		require.ErrorIs(s, s.d.WithMemory(s.m, s.addr, func(*Driver) error { return unix.EMLINK }), unix.EMLINK)
+		require.Equal(s, was, s.sim.Current())
+	}
+	return err
+}
+
+// active says whether someone holds the primary context of device 1.
+func (s *scene) active() bool { return s.d.HasPrimary(1) }
+
+// sync is SyncMemops of a byte; a line of the log is EIO. The context's flags are the program's.
+func (s *scene) sync(string) error {
+	flags := func() (flags uint32) {
+		if s.sim.Current() != 0 {
+			s.sim.Must("cuCtxGetFlags", cudatest.Address(&flags))
+		}
+		return flags
+	}
+	before := flags()
+	s.sim.Called()
+	lines := cudatest.Lines(s, func() { s.d.SyncMemops(s.addr, 1) })
+	s.called = s.sim.Called()
+	require.Equal(s, before, flags())
+	if lines != "" {
+		return fmt.Errorf("%s%w", lines, unix.EIO)
+	}
+	return nil
+}
+
+func hasSyncMemops(t *testing.T, d *Driver, p uint64) bool {
+	var v int32
+	require.NoError(t, d.call(symPointerGetAttribute, &v, syncMemops, p))
+	return v == 1
+}
+
+func (s *scene) run(script string) {
+	is := func(what func() bool) func(string) error {
+		return func(want string) error { require.Equal(s, want, fmt.Sprint(what()), script); return nil }
+	}
+	s.sim.Run(script, map[string]func(string) error{
+		"plain": func(string) error { return s.at(s.sim.MemAlloc(1, 4096)) },
+		"vmm": func(string) error {
+			addr, _ := s.sim.VMM(1, 1, 0)
+			return s.at(addr)
+		},
+		"nowhere": func(string) error { s.addr = 0x10; return nil },
+		"freed":   func(string) error { s.m.ID++; return nil }, // the address is another's
+		// A context of the program's, which is current then.
+		"create": func(device string) error {
+			s.sim.Must("cuCtxCreate_v2", cudatest.Address(&s.own), 0, uintptr(device[0]-'0'))
+			s.Cleanup(func() { s.sim.Call("cuCtxDestroy_v2", s.own) })
+			return nil
+		},
+		"own": func(string) error { // its memory goes with it
+			var addr uint64
+			s.sim.Must("cuMemAlloc_v2", cudatest.Address(&addr), 4096)
+			return s.at(addr)
+		},
+		"none": func(string) error { s.sim.Must("cuCtxSetCurrent", 0); return nil },
+		"gone": func(string) error {
+			s.sim.Must("cuCtxDestroy_v2", s.own)
+			s.sim.Must("cuCtxSetCurrent", s.own)
+			s.own = 1
+			return nil
+		},
+		"other":   func(string) error { s.Cleanup(s.sim.WithContext(0)); return nil },
+		"with":    s.with,
+		"sync":    s.sync,
+		"isSet":   is(func() bool { return hasSyncMemops(s.T, s.d, s.addr) }),
+		"active":  is(s.active),
+		"retains": is(func() bool { return slices.Contains(s.called, "cuDevicePrimaryCtxRetain") }),
+		"sets":    is(func() bool { return slices.Contains(s.called, "cuPointerSetAttribute") }),
+		"syncM":   func(string) error { return s.d.syncMemory(s.m, s.addr) },
+		"noFDs":   func(string) error { withoutDescriptors(s, func() { s.run("with=EMFILE") }); return nil },
+		"primary": func(ordinal string) error {
+			n, err := strconv.Atoi(ordinal)
+			require.NoError(s, err)
+			return s.d.WithPrimary(n, func(*Driver) error { s.Error("fn ran"); return nil })
+		},
+	})
+}
+
+func TestScenes(t *testing.T) {
+	for _, script := range []string{
+		// The memory's context, whatever is current.
+		"plain with:primary", "create:1 own none with:own", "create:1 own none other with:own",
+		"plain other with:primary", "plain vmm other with:primary",
+		"create:1 gone plain with:primary none", "create:1 gone plain vmm with:primary none",
+		"plain vmm -cuCtxPushCurrent_v2=ENOMEM@1 with=ENOMEM", "plain vmm -cuDevicePrimaryCtxRetain=ENOMEM@1 with=ENOMEM",
+		"primary:-1=ENODEV primary:64=ENODEV",
+		// Nobody holds the primary context: the current one serves if it knows the memory, else the primary one for the time.
+		"vmm active:false with:primary active:false noFDs", "vmm create:0 with:primary active:false", "vmm create:1 with:own active:false",
+		"plain sync isSet:true",
+		"plain other -cuPointerSetAttribute=ENOTSUP@1 sync +cuPointerSetAttribute isSet:false sync isSet:true",
+		"plain other -cuPointerSetAttribute=EIO@1 sync=EIO~^WARN:.cannot.set.SYNC_MEMOPS.on.0x.....*\\n",
+		"plain freed -cuPointerSetAttribute=EIO@1 syncM +cuPointerSetAttribute with=EINVAL",
+		"nowhere sync=EIO~^WARN:.cannot.set.SYNC_MEMOPS.on.0x10,.*",
+		// For memory that has no context of its own none is made to set an attribute that it does not have.
+		"vmm active:false sync retains:false", "vmm create:1 sync sets:true retains:false",
+	} {
+		live := cudatest.Need(t).Live()
+		ok := t.Run(script, func(t *testing.T) {
+			s := &scene{T: t, sim: cudatest.Need(t), d: load1(t), own: 1}
+			s.run(script)
+		})
+		require.True(t, ok)
+		require.Equal(t, live, cudatest.Need(t).Live(), script)
+	}
+}
+
+// What cannot be given back is told, and the call is good all the same.
+func TestContextThatStays(t *testing.T) {
 	sim := cudatest.Need(t)
 	d := load1(t)
-	before := sim.Live()
 	plain := sim.MemAlloc(1, 4096)
-	vmm, free := sim.VMM(1, 1, 0)
-	defer free()
-	var own uintptr
-	var elsewhere uint64
-	sim.Must("cuCtxCreate_v2", cudatest.Address(&own), 0, 1)
-	sim.Must("cuMemAlloc_v2", cudatest.Address(&elsewhere), 4096)
-	sim.Must("cuCtxSetCurrent", 0)
-	of := func(addr uint64) MemoryInfo {
-		m, err := d.MemoryAt(addr)
-		require.NoError(t, err)
-		return m
-	}
-	leave := sim.WithContext(1)
-	primary := sim.Current()
-	leave()
-	idle := cudatest.Need(t)
-	create := func(ordinal int) (ctx uintptr) {
-		sim.Must("cuCtxCreate_v2", uintptr(unsafe.Pointer(&ctx)), 0, uintptr(ordinal))
-		return ctx
-	}
+	m, err := d.MemoryAt(plain)
+	require.NoError(t, err)
 	for _, c := range []struct {
-		what    string
-		addr    uint64
-		current func() (leave func())
-		want    uintptr // 0: what was current before
+		call, line string
+		lends      func(func(*Driver) error) error
+		argument   uintptr // of the call that does it after all
 	}{
-		{"the memory's context, the primary", plain, func() func() { return func() {} }, primary},
-		{"the memory's context, a program's own", elsewhere, func() func() { return func() {} }, own},
-		{"the same, with another device's current", elsewhere, func() func() { return sim.WithContext(0) }, own},
-		{"with another device's current", plain, func() func() { return sim.WithContext(0) }, primary},
-		{"VMM memory in the primary context", vmm, func() func() { return sim.WithContext(0) }, primary},
-		{"with a destroyed one current", plain, func() func() { return destroyed(sim, create(1)) }, primary},
-		{"VMM memory with a destroyed one current", vmm, func() func() { return destroyed(sim, create(1)) }, primary},
+		{"cuCtxPopCurrent_v2", "a context of the library's choice stays current on this thread: ",
+			func(fn func(*Driver) error) error { return d.WithMemory(m, plain, fn) }, cudatest.Address(new(uintptr))},
+		{"cuDevicePrimaryCtxRelease_v2", "a reference to the primary context of CUDA device 1 is lost: ",
+			func(fn func(*Driver) error) error { return d.WithPrimary(1, fn) }, 1},
 	} {
-		t.Run(c.what, func(t *testing.T) {
-			defer c.current()()
-			was := idle.Current()
-			require.NoError(t, d.WithMemory(of(c.addr), c.addr, func(in *Driver) error {
-				require.Equal(t, c.want, idle.Current())
-				in.SyncMemops(c.addr, 1)
-				return nil
-			}))
-			require.Equal(t, was, idle.Current())
-			require.ErrorIs(t, d.WithMemory(of(c.addr), c.addr, func(*Driver) error { return unix.EMLINK }), unix.EMLINK)
-			require.Equal(t, was, idle.Current())
-		})
-	}
-	for _, name := range []string{"cuCtxPushCurrent_v2", "cuDevicePrimaryCtxRetain"} {
-		t.Run(name+" fails", func(t *testing.T) {
-			sim := cudatest.Need(t)
-			sim.Fail(name, int(ErrOutOfMemory), 1)
-			err := d.WithMemory(of(vmm), vmm, func(*Driver) error { t.Error("fn ran"); return nil })
-			require.ErrorIs(t, err, unix.ENOMEM)
-			sim.Heal(name)
-			require.Zero(t, sim.Current())
-		})
-	}
-	fails := func(call, line string, f func(func(*Driver) error) error) {
-		t.Helper()
-		sim.Fail(call, int(ErrUnknown), 1)
+		sim.Fail(c.call, int(ErrUnknown), 1)
 		ran := 0
 		lines := cudatest.Lines(t, func() {
-			require.ErrorIs(t, f(func(*Driver) error { ran++; return unix.EMLINK }), unix.EMLINK)
+			require.ErrorIs(t, c.lends(func(*Driver) error { ran++; return unix.EMLINK }), unix.EMLINK)
 		})
 		require.Equal(t, 1, ran)
-		require.Regexp(t, "^WARN: "+line+".*"+call+".*CUDA_ERROR_UNKNOWN.*\n$", lines)
-		sim.Heal(call)
+		require.Regexp(t, "^WARN: "+c.line+".*"+c.call+".*CUDA_ERROR_UNKNOWN.*\n$", lines)
+		sim.Heal(c.call)
+		sim.Must(c.call, c.argument)
+		require.Zero(t, sim.Current())
+		require.Empty(t, cudatest.Lines(t, func() { require.NoError(t, c.lends(func(*Driver) error { return nil })) }))
 	}
-	fails("cuCtxPopCurrent_v2", "a context of the library's choice stays current on this thread: ", func(fn func(*Driver) error) error {
-		return d.WithMemory(of(plain), plain, fn)
-	})
-	require.Equal(t, primary, sim.Current())
-	sim.Must("cuCtxPopCurrent_v2", cudatest.Address(new(uintptr)))
-	fails("cuDevicePrimaryCtxRelease_v2", "a reference to the primary context of CUDA device 1 is lost: ", func(fn func(*Driver) error) error {
-		return d.WithPrimary(1, fn)
-	})
-	sim.Must("cuDevicePrimaryCtxRelease_v2", 1)
-	require.Empty(t, cudatest.Lines(t, func() {
-		require.NoError(t, d.WithPrimary(1, func(*Driver) error { return nil }))
-	}))
-	for _, ordinal := range []int{-1, 64} {
-		require.ErrorIs(t, d.WithPrimary(ordinal, func(*Driver) error { t.Error("fn ran"); return nil }), ErrInvalidDevice)
-	}
-	sim.Must("cuCtxDestroy_v2", own)
-	require.Equal(t, before+4, sim.Live(), "the memory of this test: a buffer; a handle, its mapping, a reservation")
 }
 
 // To release the last reference ends a context, which no capture may be lost for.
@@ -215,144 +275,17 @@ func TestReleaseIsRelaxed(t *testing.T) {
 	require.Equal(t, []string{"exchange", "release", "exchange"}, calls)
 }
 
-// destroyed leaves a context current that has been destroyed.
-func destroyed(sim *cudatest.Sim, ctx uintptr) (leave func()) {
-	sim.Must("cuCtxDestroy_v2", ctx)
-	sim.Must("cuCtxSetCurrent", ctx)
-	return func() { sim.Must("cuCtxSetCurrent", 0) }
-}
-
-// VMM memory where nobody holds the device's primary context: the current one serves if it
-// knows the memory.
-func TestWithMemoryWithoutPrimary(t *testing.T) {
-	sim := cudatest.Need(t)
-	d := load1(t)
-	vmm, free := sim.VMM(1, 1, 0)
-	defer free()
-	m, err := d.MemoryAt(vmm)
-	require.NoError(t, err)
-	require.False(t, primaryActive(sim, 1))
-	inside := func(want uintptr, active bool) {
-		t.Helper()
-		was := sim.Current()
-		require.NoError(t, d.WithMemory(m, vmm, func(*Driver) error {
-			if want != 0 {
-				require.Equal(t, want, sim.Current())
-			}
-			require.NotZero(t, sim.Current())
-			require.Equal(t, active, primaryActive(sim, 1))
-			return nil
-		}))
-		require.Equal(t, was, sim.Current())
-		require.ErrorIs(t, d.WithMemory(m, vmm, func(*Driver) error { return unix.EMLINK }), unix.EMLINK)
-		require.Equal(t, was, sim.Current())
-		require.False(t, primaryActive(sim, 1))
-	}
-	inside(0, true)
-	withoutDescriptors(t, func() {
-		require.ErrorIs(t, d.WithMemory(m, vmm, func(*Driver) error { return nil }), unix.EMFILE)
-	})
-	for ordinal, active := range []bool{true, false} {
-		var ctx uintptr
-		sim.Must("cuCtxCreate_v2", uintptr(unsafe.Pointer(&ctx)), 0, uintptr(ordinal))
-		want := uintptr(0)
-		if !active {
-			want = ctx
-		}
-		inside(want, active)
-		sim.Must("cuCtxDestroy_v2", ctx)
-	}
-}
-
-func hasSyncMemops(t *testing.T, d *Driver, p uint64) bool {
-	var v int32
-	require.NoError(t, d.call(symPointerGetAttribute, &v, syncMemops, p))
-	return v == 1
-}
-
-func TestSyncMemops(t *testing.T) {
-	sim := cudatest.Need(t)
-	d := load1(t)
-	p := sim.MemAlloc(0, 4096)
-	m, err := d.MemoryAt(p)
-	require.NoError(t, err)
-	set := func() { d.SyncMemops(p, 1) }
-	set()
-	require.True(t, hasSyncMemops(t, d, p))
-
-	// The context's flags are the program's.
-	leave := sim.WithContext(0)
-	defer leave()
-	flags := func() (flags uint32) {
-		sim.Must("cuCtxGetFlags", uintptr(unsafe.Pointer(&flags)))
-		return flags
-	}
-	before := flags()
-	for r, line := range map[Result]string{
-		0:               "",
-		ErrNotSupported: "",
-		ErrUnknown:      fmt.Sprintf("WARN: cannot set SYNC_MEMOPS on %#x, ", p),
-	} {
-		if r != 0 {
-			sim.Fail("cuPointerSetAttribute", int(r), 1)
-		}
-		lines := cudatest.Lines(t, set)
-		require.Equal(t, line == "", lines == "", "%d: %s", r, lines)
-		require.True(t, strings.HasPrefix(lines, line), lines)
-		require.Equal(t, before, flags())
-		sim.Heal("cuPointerSetAttribute")
-	}
-	gone := m // its memory was freed, and the address is another's
-	gone.ID++
-	sim.Fail("cuPointerSetAttribute", int(ErrUnknown), 1)
-	require.NoError(t, d.syncMemory(gone, p))
-	sim.Heal("cuPointerSetAttribute")
-	require.ErrorIs(t, d.WithMemory(gone, p, func(*Driver) error { t.Error("it runs"); return nil }), unix.EINVAL)
-	require.Regexp(t, "^WARN: cannot set SYNC_MEMOPS on 0x10, .*\n$", cudatest.Lines(t, func() { d.SyncMemops(0x10, 8) }))
-}
-
-// For memory that has no context of its own none is made to set an attribute that it does not have.
-func TestSyncMemopsMakesNoContext(t *testing.T) {
-	sim := cudatest.Need(t)
-	d := load1(t)
-	vmm, free := sim.VMM(1, 1, 0)
-	defer free()
-	require.False(t, primaryActive(sim, 1))
-	sim.Called()
-	require.Empty(t, cudatest.Lines(t, func() { d.SyncMemops(vmm, 4096) }))
-	require.NotContains(t, sim.Called(), "cuDevicePrimaryCtxRetain")
-
-	// The current one serves, as it does for a pool's memory.
-	var ctx uintptr
-	sim.Must("cuCtxCreate_v2", cudatest.Address(&ctx), 0, 1)
-	sim.Called()
-	require.Empty(t, cudatest.Lines(t, func() { d.SyncMemops(vmm, 4096) }))
-	called := sim.Called()
-	require.Contains(t, called, "cuPointerSetAttribute")
-	require.NotContains(t, called, "cuDevicePrimaryCtxRetain")
-	sim.Must("cuCtxDestroy_v2", ctx)
-}
-
 // Each call on the way fails once. Nothing may be left.
 func TestAllocUndoesEveryFailure(t *testing.T) {
 	sim := cudatest.Need(t)
-	load1(t)
 	before, fds := sim.Live(), cudatest.FDs(t)
-	for _, c := range []struct {
-		name string
-		nth  int
-	}{
-		{"cuInit", 1}, {"cuDeviceGet", 1},
-		{"cuDeviceGetAttribute", 1}, {"cuDeviceGetAttribute", 2}, {"cuDeviceGetAttribute", 3},
-		{"cuMemGetAllocationGranularity", 1}, {"cuMemCreate", 1}, {"cuMemAddressReserve", 1},
-		{"cuMemMap", 1}, {"cuMemSetAccess", 1}, {"cuDevicePrimaryCtxRetain", 1},
-	} {
-		sim.Fail(c.name, int(ErrNotPermitted), c.nth)
-		_, err := Alloc(0, 1<<20)
-		require.ErrorIs(t, err, unix.EPERM, "%s, call %d", c.name, c.nth)
-		require.ErrorContains(t, err, c.name)
-		sim.Heal(c.name)
-		require.Equal(t, before, sim.Live(), c.name)
+	for _, call := range strings.Fields("cuInit@1 cuDeviceGet@1 cuDeviceGetAttribute@1 cuDeviceGetAttribute@2 cuDeviceGetAttribute@3 " +
+		"cuMemGetAllocationGranularity@1 cuMemCreate@1 cuMemAddressReserve@1 cuMemMap@1 cuMemSetAccess@1 cuDevicePrimaryCtxRetain@1") {
+		name, nth, _ := strings.Cut(call, "@")
+		sim.Run("-"+name+"=EPERM@"+nth+" alloc=EPERM~"+name+" +"+name, map[string]func(string) error{
+			"alloc": func(string) error { _, err := Alloc(0, 1<<20); return err },
+		})
+		require.Equal(t, before, sim.Live(), call)
 	}
 	require.Equal(t, fds, cudatest.FDs(t))
 }
@@ -368,18 +301,6 @@ func TestAllocationExportWithoutDMABufs(t *testing.T) {
 	require.ErrorContains(t, err, "open kernel modules")
 }
 
-// recorder is a driver that notes its calls. A call whose name is in refused fails.
-type recorder struct {
-	t       *testing.T
-	calls   []string
-	refused map[string]Result
-}
-
-func (r *recorder) note(name string, args ...any) uintptr {
-	r.calls = append(r.calls, strings.TrimSpace(name+" "+fmt.Sprintln(args...)))
-	return uintptr(r.refused[name])
-}
-
 func TestFreeGoesOnAfterAFailure(t *testing.T) {
 	sim := cudatest.Need(t)
 	a, err := Alloc(0, 1<<20)
@@ -393,33 +314,9 @@ func TestFreeGoesOnAfterAFailure(t *testing.T) {
 
 // withoutDescriptors calls f while the process cannot open a descriptor.
 func withoutDescriptors(t testing.TB, f func()) {
-	var hold []int
-	defer func() {
-		for _, fd := range hold {
-			unix.Close(fd)
-		}
-	}()
 	var old unix.Rlimit
 	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &old))
-	low := unix.Rlimit{Cur: 256, Max: old.Max}
-	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &low))
-	defer unix.Setrlimit(unix.RLIMIT_NOFILE, &old)
-	for {
-		fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
-		if err == unix.EMFILE {
-			break
-		}
-		require.NoError(t, err)
-		hold = append(hold, fd)
-	}
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Max: old.Max}))
+	defer func() { require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &old)) }()
 	f()
-}
-
-// primaryActive says whether someone holds the device's primary context.
-func primaryActive(s *cudatest.Sim, ordinal int) bool {
-	var dev, active int32
-	var flags uint32
-	s.Must("cuDeviceGet", uintptr(unsafe.Pointer(&dev)), uintptr(ordinal))
-	s.Must("cuDevicePrimaryCtxGetState", uintptr(dev), uintptr(unsafe.Pointer(&flags)), uintptr(unsafe.Pointer(&active)))
-	return active != 0
 }

@@ -20,9 +20,6 @@ func with(s symbol, fn any) *Driver {
 	return d
 }
 
-// bytesOf is the memory at an address that a caller gave to the driver.
-func bytesOf(p uintptr, n int) []byte { return cudatest.Bytes(p, n) }
-
 // A driver before CUDA 11.7 does not know what one object is mapped to.
 func TestMemoryAtOfAnOldDriver(t *testing.T) {
 	if !cudatest.InChild(t, "CUDA_SIM_DRIVER_VERSION=11060") {
@@ -48,22 +45,23 @@ func TestMemoryAtOfAnOldDriver(t *testing.T) {
 func TestMemoryOfOtherDrivers(t *testing.T) {
 	defer func(was bool) { noMappings.Store(was) }(noMappings.Load())
 	noMappings.Store(false)
-	const somewhere = 0x700000000000
-	d := with(symPointerGetAttributes, func(n uintptr, names *[10]pointerAttribute, places *[10]unsafe.Pointer, addr uintptr) uintptr {
-		return uintptr(ErrInvalidValue)
-	})
-	_, err := d.MemoryAt(somewhere)
-	require.ErrorIs(t, err, ErrInvalidValue)
-	require.False(t, noMappings.Load(), "it refuses the address, not the names")
-
-	for _, ordinal := range []int32{-1, -2} {
+	for _, c := range []struct {
+		ordinal int32
+		result  Result
+		err     error
+	}{
+		{0, ErrInvalidValue, ErrInvalidValue}, // it refuses the address, not the names
+		{-1, 0, unix.EINVAL},
+		{-2, 0, unix.EINVAL},
+	} {
 		d := with(symPointerGetAttributes, func(n uintptr, names *[10]pointerAttribute, places *[10]unsafe.Pointer, addr uintptr) uintptr {
-			*(*int32)(places[0]), *(*int32)(places[1]) = memoryTypeDevice, ordinal
-			return 0
+			*(*int32)(places[0]), *(*int32)(places[1]) = memoryTypeDevice, c.ordinal
+			return uintptr(c.result)
 		})
-		_, err = d.MemoryAt(somewhere)
-		require.ErrorIs(t, err, unix.EINVAL)
-		require.ErrorContains(t, err, "no CUDA device pointer")
+		_, err := d.MemoryAt(0x700000000000)
+		require.ErrorIs(t, err, c.err)
+		require.Equal(t, c.ordinal < 0, strings.Contains(err.Error(), "no CUDA device pointer"), "%v", err)
+		require.False(t, noMappings.Load())
 	}
 }
 
@@ -139,37 +137,31 @@ func TestOnMemory(t *testing.T) {
 	require.ErrorIs(t, d.OnMemory(4096, 1<<16, func(MemoryInfo, uint64) error { t.Error("fn ran"); return nil }), unix.EINVAL)
 }
 
-// sameNumber is a cuDeviceGet whose devices have the numbers of their ordinals.
-var sameNumber = purego.NewCallback(func(dev *Device, ordinal int32) uintptr { *dev = Device(ordinal); return 0 })
-
 func TestPCIAddress(t *testing.T) {
 	for _, c := range []struct {
 		text string
 		want PCIAddress
-		name string
+		name string // "": it is none
 	}{
 		{"0000:1B:00.0", PCIAddress{0, 0x1b, 0}, "0000:1b:00.0"},
 		{"0000:8d:1f.0", PCIAddress{0, 0x8d, 0x1f}, "0000:8d:1f.0"},
 		{"00010000:FF:02.0", PCIAddress{0x10000, 0xff, 2}, "10000:ff:02.0"},
+		{text: ""}, {text: "x"}, {text: "0000"}, {text: "0000:1b"}, {text: "0000:1bb:00"}, {text: "0000:zz:00.0"},
+		{text: "0123456789012345678901234567890123"},
 	} {
 		d := with(symDeviceGetPCIBusID, func(text uintptr, n int32, dev int32) uintptr {
 			require.EqualValues(t, 3, dev)
-			copy(bytesOf(text, int(n)), c.text+"\x00garbage")
+			copy(cudatest.Bytes(text, int(n)), c.text+"\x00garbage")
 			return 0
 		})
-		d.fn[symDeviceGet] = sameNumber
+		d.fn[symDeviceGet] = purego.NewCallback(func(dev *Device, ordinal int32) uintptr { *dev = Device(ordinal); return 0 })
 		got, err := d.PCIAddress(3)
-		require.NoError(t, err, c.text)
 		require.Equal(t, c.want, got)
+		if c.name == "" {
+			require.ErrorIs(t, err, unix.EIO, c.text)
+			continue
+		}
+		require.NoError(t, err, c.text)
 		require.Equal(t, c.name, got.String())
-	}
-	for _, bad := range []string{"", "x", "0000", "0000:1b", "0000:1bb:00", "0000:zz:00.0", "0123456789012345678901234567890123"} {
-		d := with(symDeviceGetPCIBusID, func(text uintptr, n int32, _ int32) uintptr {
-			copy(bytesOf(text, int(n)), bad)
-			return 0
-		})
-		d.fn[symDeviceGet] = sameNumber
-		_, err := d.PCIAddress(0)
-		require.ErrorIs(t, err, unix.EIO, bad)
 	}
 }
