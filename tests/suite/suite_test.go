@@ -53,10 +53,13 @@ func Test(t *testing.T) {
 const passes = "echo '1 passed, 0 failed, 0 skipped'"
 
 var small = func() []Group {
-	cases := script(`[ "$1" != -l ] || exec printf 'one case\nanother\nlast\n'
-		[ $# != 0 ] || set -- 'one case' another last
-		for c; do [ "$c" = -t ] || echo "ok $((n += 1)) - $c"; done; echo "$n passed, 0 failed, 0 skipped"`)
-	on, option, whole, bad := cases, cases, script(passes), script("echo 'not ok 1 - x'; echo '0 passed, 1 failed, 0 skipped'")
+	const list = "[ \"$1\" != -l ] || exec printf 'one case\\nanother\\nlast\\n'\n"
+	const sum = "\necho \"$n passed, 0 failed, 0 skipped\""
+	on := script(list + `[ $# != 0 ] || set -- 'one case' another last
+		for c; do echo "ok $((n += 1)) - $c"; done` + sum)
+	option := script(list + `[ $# != 0 ] || set -- -t 'one case' -t another -t last
+		while [ "$1" = -t ]; do echo "ok $((n += 1)) - $2"; shift 2; done` + sum)
+	whole, bad := script(passes), script("echo 'not ok 1 - x'; echo '0 passed, 1 failed, 0 skipped'")
 	on.Name, on.On, on.Cases = "cases", []string{"dmabuf"}, Guest
 	option.Name, option.Cases = "option", Option
 	whole.Name = "whole"
@@ -93,6 +96,7 @@ func TestPick(t *testing.T) {
 			if tt.flags != "" {
 				cmd.Args = append(cmd.Args, tt.flags)
 			}
+			cmd.Dir = ".." // as go test ./tests has it
 			cmd.Env = append(os.Environ(), "SUITE_TABLE=1", "MAKE=true", "B="+b)
 			out, err := cmd.CombinedOutput()
 			green := tt.want != "" && !strings.Contains(tt.want, "FAIL")
