@@ -13,26 +13,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum sim_machine {
-	SIM_PCIE,	/* memory is mapped through BAR1 */
-	SIM_GRACE,	/* GH200, GB200: coherent, GPU memory is a NUMA node */
-	SIM_CDMM,	/* the same in driver mode: coherent, and no NUMA node */
-	SIM_GB10,	/* the GPU's memory is the system's */
-	SIM_MIG,	/* in instances */
-	SIM_MIG_EMPTY,	/* in MIG mode without an instance; CUDA does not show it */
-	SIM_CC,		/* confidential computing, of the whole machine */
-	SIM_PPCIE,	/* protected PCIe, of the whole machine */
-	SIM_VGPU,	/* a part of a GPU: neither CUDA IPC nor dma-bufs */
-	SIM_TEGRA,	/* no GPU: the display of a Tegra */
-	SIM_MACHINES
-};
+#include "rm_uapi.h"
 
 /* Text that is none ends the process. */
 static inline enum sim_machine sim_machine(int gpu)
 {
-	static const char *const names[SIM_MACHINES] = {
-		"pcie", "grace", "cdmm", "gb10", "mig", "mig-empty", "cc", "ppcie", "vgpu", "tegra",
-	};
+	static const char *const names[] = { SIM_MACHINE_NAMES };
 	const char *s = getenv("NVRM_SIM_MACHINE");
 	size_t n;
 	int i;
@@ -62,10 +48,7 @@ struct sim_pci {
  */
 static inline struct sim_pci sim_pci(int gpu, int driver)
 {
-	static const struct sim_pci known[] = {
-		{ 0, 0x17, 0 }, { 1, 0x17, 0 }, { 1, 0x3b, 0 }, { 1, 0x3b, 1 },
-		{ 2, 0x17, 0 }, { 2, 0x3b, 0 }, { 2, 0x3b, 2 }, { 3, 0x01, 0 },
-	};
+	static const struct sim_pci known[] = { SIM_PLACES };
 
 	return driver ? known[gpu] : (struct sim_pci){ 0, 1 + (unsigned int)gpu, 0 };
 }

@@ -28,7 +28,7 @@ type GPU struct {
 }
 
 // The GPUs in the order of their PCI addresses, which is the order of CUDA's ordinals. Minors,
-// instances and RM_CARD_INFO have other orders. The addresses are those of sim_machine.h.
+// instances and RM_CARD_INFO have other orders.
 var places = []GPU{
 	{Domain: 0, Bus: 0x17, Slot: 0, Minor: 2, Instance: 1},
 	{Domain: 1, Bus: 0x17, Slot: 0, Minor: 0, Instance: 3},

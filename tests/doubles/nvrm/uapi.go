@@ -96,7 +96,7 @@ func parseLayout(fields string) (l layout) {
 	return l
 }
 
-// Header is rm_uapi.h.
+// Header is rm_uapi.h, and what sim_machine.h has of the machines.
 func Header() string {
 	var b strings.Builder
 	b.WriteString("/* Made of tests/doubles/nvrm/uapi.go, requests.go and uvm.go. A test double. */\n#ifndef RM_UAPI_H\n#define RM_UAPI_H\n\n" +
@@ -104,7 +104,17 @@ func Header() string {
 	for _, name := range slices.Sorted(maps.Keys(layouts)) {
 		fmt.Fprintf(&b, "struct %s {\n%s};\n\n", name, layouts[name].c)
 	}
-	define := func(name string, value any) { fmt.Fprintf(&b, "#define %-24s %v\n", name, value) }
+	var constants, names, addresses []string
+	for _, m := range machines {
+		constants = append(constants, "SIM_"+strings.ToUpper(strings.ReplaceAll(string(m), "-", "_")))
+		names = append(names, strconv.Quote(string(m)))
+	}
+	for _, g := range places {
+		addresses = append(addresses, fmt.Sprintf("{ %d, %#x, %d }", g.Domain, g.Bus, g.Slot))
+	}
+	fmt.Fprintf(&b, "enum sim_machine { %s, SIM_MACHINES };\n\n", strings.Join(constants, ", "))
+	var defines []string
+	define := func(name string, value any) { defines = append(defines, fmt.Sprintf("#define %s %v\n", name, value)) }
 	for _, k := range requests {
 		prefix := "RM_"
 		if k.nr >= ownRequests {
@@ -118,6 +128,7 @@ func Header() string {
 		define(k.name, nr)
 	}
 	for name, value := range map[string]any{
+		"SIM_MACHINE_NAMES": strings.Join(names, ", "), "SIM_PLACES": strings.Join(addresses, ", "),
 		"RM_OK": 0, "RM_NO_RESOURCES": int(NoResources), "RM_NO_MEMORY": int(NoMemory), "RM_NOT_SUPPORTED": int(NotSupported),
 		"RM_CLASS_LOCKED": classLocked, "RM_CLASS_HOST": classHost, "RM_CLASS_MEMORY": classMemory, "RM_CLASS_CLIENT": classClient,
 		"RM_CLASS_DEVICE": classDevice, "RM_CLASS_FABRIC": classFabric, "RM_CLASS_SUBDEVICE": classSubdevice,
@@ -131,5 +142,6 @@ func Header() string {
 	} {
 		define(name, value)
 	}
-	return b.String() + "\n#endif\n"
+	slices.Sort(defines) // those of maps come in any order
+	return b.String() + strings.Join(defines, "") + "\n#endif\n"
 }
