@@ -83,7 +83,7 @@ func (d device) check(ordinal int) error {
 	case !d.exports:
 		return fmt.Errorf("CUDA device %d cannot export dma-bufs; unset GDRCOPY_BACKEND and GDRCOPY_USE_DMABUF_MMAP: %w", ordinal, unix.ENOTSUP)
 	case !d.maps:
-		return fmt.Errorf("the kernel's NVIDIA driver cannot map the dma-bufs of CUDA device %d, for it is older than CUDA 13.3's; unset GDRCOPY_BACKEND and GDRCOPY_USE_DMABUF_MMAP: %w", ordinal, unix.ENOTSUP)
+		return fmt.Errorf("the kernel's NVIDIA driver cannot map the dma-bufs of CUDA device %d, because it is older than CUDA 13.3's; unset GDRCOPY_BACKEND and GDRCOPY_USE_DMABUF_MMAP: %w", ordinal, unix.ENOTSUP)
 	}
 	return nil
 }

@@ -314,7 +314,7 @@ func (s *session) gpuAt(ordinal int) (*gpu, error) {
 		return g, nil // another thread's by now
 	}
 	card, err := c.card(func(card *cardInfo) bool { return card.at() == at },
-		fmt.Errorf("the NVIDIA driver lists no GPU at %v, where CUDA has one: %w", at, unix.ENODEV))
+		fmt.Errorf("the NVIDIA driver lists no GPU at %v, but CUDA does: %w", at, unix.ENODEV))
 	if err != nil {
 		return nil, err
 	}

@@ -141,7 +141,7 @@ func (s *session) ownerOfAll(h Hearing, entries []Heard) (g *gpu, err error) {
 			return nil, err
 		}
 		if g != nil && g != of {
-			return nil, fmt.Errorf("the memory from %#x on is of another GPU than that before it; pin each on its own: %w", e.Base, unix.EINVAL)
+			return nil, fmt.Errorf("the memory from %#x on is on another GPU than the memory before it; pin each part by itself: %w", e.Base, unix.EINVAL)
 		}
 		g = of
 	}

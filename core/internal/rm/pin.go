@@ -73,7 +73,7 @@ func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
 		return nil, fmt.Errorf("%d bytes at %#x pass the end of the address space: %w", req.Size, req.Addr, unix.EINVAL)
 	}
 	if s.cuda == nil {
-		return nil, fmt.Errorf("memory is pinned by its address only where CUDA is; pass a descriptor to gdr_pin_fd, or install CUDA's driver: %w (%v)", unix.ENOTSUP, s.noCUDA)
+		return nil, fmt.Errorf("a pin by address needs CUDA; pass a descriptor to gdr_pin_fd, or install CUDA's driver: %w (%v)", unix.ENOTSUP, s.noCUDA)
 	}
 	if !s.listens.Swap(true) {
 		s.ears.Listen(s.version) // libcuda may have been loaded since the open
@@ -88,7 +88,7 @@ func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
 			return nil, err
 		}
 	}
-	return nil, fmt.Errorf("%d bytes at %#x are freed and made anew again and again: no other thread may free memory during its pin: %w", r.end-r.first, r.first, unix.EINVAL)
+	return nil, fmt.Errorf("%d bytes at %#x were freed during each of 16 tries; let no other thread free memory during its pin: %w", r.end-r.first, r.first, unix.EINVAL)
 }
 
 // attempt makes a pin in three steps:

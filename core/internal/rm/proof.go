@@ -128,7 +128,7 @@ func (s *session) try(g *gpu, w way) {
 			s.ears.Stop()
 		}
 		if v == wrong && err == nil {
-			log.Warnf("this NVIDIA driver differs from those that are known: its %v do not lead to the memory, and are not used", w)
+			log.Warnf("this NVIDIA driver differs from the known ones: its %v do not lead to the memory, and are not used", w)
 		}
 		return err
 	})
