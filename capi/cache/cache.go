@@ -122,7 +122,9 @@ func (c *Cache) lock() error {
 	return nil
 }
 
-func errClosed() error { return fmt.Errorf("the cache is closed; close it after the last call: %w", core.ErrClosed) }
+func errClosed() error {
+	return fmt.Errorf("the cache is closed; close it after the last call: %w", core.ErrClosed)
+}
 
 // unlock then unpins what has ended, unless its caller or the device's Close has. If the driver
 // fails, the buffer is gone as well.
