@@ -16,6 +16,7 @@ import (
 	"gdrapi/cmd/gdrcopy_doctor/internal/facts"
 	"gdrapi/cmd/gdrcopy_doctor/internal/probe"
 	"gdrapi/cmd/internal/version"
+	"gdrapi/core"
 )
 
 // Exit statuses.
@@ -74,7 +75,7 @@ func run(args []string, out, errs io.Writer, examine func() (diagnose.Report, er
 	case usage:
 		text = help
 	case ofBuild:
-		text = version.Line("gdrcopy_doctor")
+		text = version.Line("gdrcopy_doctor", core.Backends(core.Options{})...)
 	default:
 		report, err := examine()
 		if err != nil {

@@ -16,6 +16,7 @@ import (
 	"strings"
 
 	"gdrapi/cmd/internal/version"
+	"gdrapi/core"
 )
 
 // How the program ends; the benchmarks end in the same way.
@@ -99,7 +100,7 @@ func run(args []string, stdout io.Writer) error {
 		return err
 	}
 	if err == nil && opts.version {
-		_, err = io.WriteString(stdout, version.Line(name))
+		_, err = io.WriteString(stdout, version.Line(name, core.Backends(core.Options{})...))
 		return err
 	}
 	if err != nil {

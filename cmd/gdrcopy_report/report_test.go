@@ -16,6 +16,7 @@ import (
 	"testing"
 
 	"gdrapi/cmd/internal/version"
+	"gdrapi/core"
 
 	"github.com/stretchr/testify/require"
 )
@@ -43,9 +44,9 @@ func TestProgram(t *testing.T) {
 		out, errs string
 	}{
 		{[]string{"--help"}, 0, help, ""},
-		{[]string{"--version"}, 0, version.Line(name), ""},
+		{[]string{"--version"}, 0, version.Line(name, core.Backends(core.Options{})...), ""},
 		{[]string{"-h"}, 0, help, ""},
-		{[]string{"-V"}, 0, version.Line(name), ""},
+		{[]string{"-V"}, 0, version.Line(name, core.Backends(core.Options{})...), ""},
 		{[]string{"-i", "testdata/run", "-o", dir}, 0, dir + "/gdrcopy_report.html\n", ""},
 		{[]string{"more"}, 2, "", "gdrcopy_report: 'more' is no option; see 'gdrcopy_report --help'\n"},
 		{[]string{"-i", dir}, 1, "", "gdrcopy_report: there is no copylat.json in " + dir + ": name the directory of an earlier run's -o\n"},

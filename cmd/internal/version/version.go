@@ -4,9 +4,6 @@ package version
 import (
 	"fmt"
 	"runtime"
-	"strings"
-
-	"gdrapi/core"
 )
 
 // The linker sets these; see tools/tools.mk.
@@ -15,11 +12,14 @@ var (
 	Commit  = "unknown"
 )
 
-// Line is what --version prints, as gdr_ext_version has it for the library.
-func Line(program string) string {
-	var names []string
-	for _, b := range core.Backends(core.Options{}) {
-		names = append(names, b.Name())
+// Line is what --version prints, as gdr_ext_version has it for the library. A program that does without the library has no backends.
+func Line[B interface{ Name() string }](program string, backends ...B) string {
+	text := ""
+	for _, b := range backends {
+		text += " " + b.Name()
 	}
-	return fmt.Sprintf("%s %s (commit %s, %s, backends %s)\n", program, Release, Commit, runtime.Version(), strings.Join(names, " "))
+	if text != "" {
+		text = ", backends" + text
+	}
+	return fmt.Sprintf("%s %s (commit %s, %s%s)\n", program, Release, Commit, runtime.Version(), text)
 }
