@@ -88,7 +88,7 @@ func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
 			return nil, err
 		}
 	}
-	return nil, fmt.Errorf("%d bytes at %#x were freed during each of 16 tries; let no other thread free memory during its pin: %w", r.end-r.first, r.first, unix.EINVAL)
+	return nil, fmt.Errorf("%d bytes at %#x were freed during each of %d tries; let no other thread free memory during its pin: %w", r.end-r.first, r.first, attempts, unix.EINVAL)
 }
 
 // attempt makes a pin in three steps:
