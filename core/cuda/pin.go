@@ -25,13 +25,8 @@ func (d *Driver) SyncMemops(addr, size uint64) {
 		return
 	}
 	err := d.Relaxed(func(d *Driver) error {
-		return d.OnMemory(addr, size, func(m MemoryInfo, at uint64) error {
-			err := d.syncMemory(m, at)
-			for end := addr + size; m.End() < end; {
-				var found bool
-				if m, at, found = d.nextMemory(max(m.End(), at+1), end); !found {
-					break
-				}
+		return d.OnMemory(addr, size, func(m MemoryInfo, at uint64) (err error) {
+			for found := true; found; m, at, found = d.nextMemory(max(m.End(), at+1), addr+size) {
 				err = errors.Join(err, d.syncMemory(m, at))
 			}
 			return err

@@ -107,8 +107,7 @@ func (c *client) all() []*gpu {
 // answers asks the driver, which does not know the client on another open of the device. The
 // file ID does not show that where another copy of the library in the process has marked it alike.
 func (c *client) answers() bool {
-	var id gpuIDInfo
-	err := control(c, "GET_ID_INFO", c.root, controlGPUIDInfo, &id)
+	_, err := c.idInfo(0)
 	return !errors.Is(err, statusInvalidClient)
 }
 
@@ -168,18 +167,11 @@ func (c *client) cards() ([]cardInfo, error) {
 	return cards, nil
 }
 
-// card finds the GPU that is says yes to. If there is none its error is missing.
-func (c *client) card(is func(*cardInfo) bool, missing error) (cardInfo, error) {
-	cards, err := c.cards()
-	if err != nil {
-		return cardInfo{}, err
-	}
-	for i := range cards {
-		if is(&cards[i]) {
-			return cards[i], nil
-		}
-	}
-	return cardInfo{}, missing
+// idInfo asks what a GPU is that some process has open.
+func (c *client) idInfo(gpuID uint32) (gpuIDInfo, error) {
+	id := gpuIDInfo{gpuID: gpuID}
+	err := control(c, "GET_ID_INFO", c.root, controlGPUIDInfo, &id)
+	return id, err
 }
 
 // attach makes a device object of a GPU of the driver's.
@@ -204,8 +196,8 @@ func (c *client) attach(card cardInfo) (_ *gpu, err error) {
 	if err := c.register(g.fd); err != nil {
 		return nil, err
 	}
-	id := gpuIDInfo{gpuID: card.gpuID}
-	if err := control(c, "GET_ID_INFO", c.root, controlGPUIDInfo, &id); err != nil {
+	id, err := c.idInfo(card.gpuID)
+	if err != nil {
 		return nil, err
 	}
 	// With the GPU open, the driver knows it.
@@ -285,7 +277,8 @@ var process struct {
 	holders int     // sessions that hold client
 	proofs  map[cuda.PCIAddress]*proofs
 
-	devices atomic.Int32 // that CUDA shows; 0: not asked yet
+	devices  atomic.Int32                   // that CUDA shows; 0: not asked yet
+	ordinals atomic.Pointer[map[uint32]int] // CUDA's, by the driver's IDs; nil: not asked yet
 
 	proven atomic.Bool            // what is heard leads to the memory of one GPU
 	owners atomic.Pointer[owners] // nil: none is known
@@ -313,12 +306,15 @@ func (s *session) gpuAt(ordinal int) (*gpu, error) {
 	if g := c.gpus[ordinal]; g != nil {
 		return g, nil // another thread's by now
 	}
-	card, err := c.card(func(card *cardInfo) bool { return card.at() == at },
-		fmt.Errorf("the NVIDIA driver lists no GPU at %v, but CUDA does: %w", at, unix.ENODEV))
+	cards, err := c.cards()
 	if err != nil {
 		return nil, err
 	}
-	g, err := c.attach(card)
+	i := slices.IndexFunc(cards, func(card cardInfo) bool { return card.at() == at })
+	if i < 0 {
+		return nil, fmt.Errorf("the NVIDIA driver lists no GPU at %v, but CUDA does: %w", at, unix.ENODEV)
+	}
+	g, err := c.attach(cards[i])
 	if err != nil {
 		return nil, err
 	}

@@ -4,8 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 
-	"gdrapi/core/cuda"
 	"gdrapi/core/internal/sys"
 
 	"golang.org/x/sys/unix"
@@ -238,38 +238,39 @@ func (s *session) gpuOfParent(h Hearing, e Heard) (uint32, error) {
 
 // gpuWithID gives the device object of a GPU, by the driver's ID of it.
 func (s *session) gpuWithID(id uint32) (*gpu, error) {
-	g, at, err := s.cardWithID(id)
-	if g != nil || err != nil {
-		return g, err
-	}
-	for i := range s.devices() {
-		of, err := s.cuda.PCIAddress(i)
+	ordinals := process.ordinals.Load()
+	if ordinals == nil {
+		cards, err := s.cards()
 		if err != nil {
 			return nil, err
 		}
-		if of == at {
-			return s.gpuAt(i)
+		ordinals = &map[uint32]int{}
+		for i := range s.devices() {
+			at, err := s.cuda.PCIAddress(i)
+			if err != nil {
+				return nil, err
+			}
+			if of := slices.IndexFunc(cards, func(card cardInfo) bool { return card.at() == at }); of >= 0 {
+				(*ordinals)[cards[of].gpuID] = i
+			}
 		}
+		process.ordinals.Store(ordinals)
 	}
-	return nil, fmt.Errorf("CUDA shows no GPU at %v: %w", at, unix.ENODEV)
+	if i, shown := (*ordinals)[id]; shown {
+		return s.gpuAt(i)
+	}
+	return nil, fmt.Errorf("CUDA shows no GPU with the driver's ID %#x: %w", id, unix.ENODEV)
 }
 
-// cardWithID gives our device object, or else where the GPU is.
-func (s *session) cardWithID(id uint32) (_ *gpu, at cuda.PCIAddress, err error) {
+// cards lists the GPUs that the driver has.
+func (s *session) cards() ([]cardInfo, error) {
 	process.mu.Lock()
 	defer process.mu.Unlock()
 	c, err := s.hold()
 	if err != nil {
-		return nil, at, err
+		return nil, err
 	}
-	for _, g := range c.gpus {
-		if g.id == id {
-			return g, g.at, nil
-		}
-	}
-	card, err := c.card(func(card *cardInfo) bool { return card.gpuID == id },
-		fmt.Errorf("the driver lists no GPU with the ID %#x: %w", id, unix.ENODEV))
-	return nil, card.at(), err
+	return c.cards()
 }
 
 // devices is the number of GPUs that CUDA shows. It does not change.

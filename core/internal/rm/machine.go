@@ -42,8 +42,7 @@ func (c *client) isCoherent(card cardInfo) bool {
 	if !card.onPCI() {
 		return false
 	}
-	id := gpuIDInfo{gpuID: card.gpuID}
-	if err := control(c, "GET_ID_INFO", c.root, controlGPUIDInfo, &id); err == nil {
+	if id, err := c.idInfo(card.gpuID); err == nil {
 		return id.flags&(idATS|idSOC) != 0
 	}
 	switch d := card.device; {

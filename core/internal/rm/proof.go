@@ -183,21 +183,17 @@ func (s *session) ownExtent(in *cuda.Driver, g *gpu, w way, addr uint64) (extent
 	return entries[0].extent(addr, addr+ownSize), nil
 }
 
-// read reads n bytes of an object of our client, through a window of their page.
+// read reads n bytes of an object of our client, through a mapping of their page.
 func (g *gpu) read(object handle, offset, n uint64) ([]byte, error) {
 	page := offset &^ (hostPage - 1)
-	w, fd, err := g.openWindow(extent{object: object, offset: page, length: hostPage})
+	p := &pin{gpu: g, extents: []extent{{object: object, offset: page, length: hostPage}}}
+	va, _, err := p.mapFirst(uintptr(hostPage))
 	if err != nil {
 		return nil, err
 	}
-	va, err := sys.Mmap(fd, 0, uintptr(hostPage))
-	_ = sys.Close(fd)
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("mmap of GPU memory: %w", err), g.closeWindow(w))
-	}
 	b := make([]byte, n)
 	load(b, va+uintptr(offset-page))
-	return b, errors.Join(sys.Munmap(va, uintptr(hostPage)), g.closeWindow(w))
+	return b, errors.Join(sys.Munmap(va, uintptr(hostPage)), p.closeWindows())
 }
 
 // load reads len(b) bytes of GPU memory at va. It reads aligned words where it can,

@@ -254,8 +254,7 @@ func (s *session) importer(fd int) (*gpu, *exportInfo, error) {
 		return nil, nil, err
 	}
 	for _, card := range cards {
-		id := gpuIDInfo{gpuID: card.gpuID}
-		err := control(c, "GET_ID_INFO", c.root, controlGPUIDInfo, &id)
+		id, err := c.idInfo(card.gpuID)
 		if errors.Is(err, statusInvalidArgument) || err == nil && id.deviceInstance != info.deviceInstance {
 			continue // no process has that GPU open; or it is another
 		}
