@@ -6,6 +6,7 @@ import (
 	"os"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -47,80 +48,153 @@ func healthy() *scene {
 }
 
 // broken is healthy, less that gdr_open finds a backend.
-func broken() *scene {
-	s := healthy()
-	s.Trials = []facts.Trial{{Step: "gdr_open", Error: "NULL", Log: []string{"INFO: other", "ERR:  gdr_open: no backend opens (errno 19)"}}}
-	s.backend("rm").Error, s.backend("rm").Errno = "RM_ALLOC of a client: NVRM is not well", "EIO"
-	return s
-}
-
-// asked is broken, where the environment asks for a backend.
-func asked(backend string) func() *scene {
-	return func() *scene {
-		s := broken()
-		s.Env["GDRCOPY_BACKEND"] = backend
-		return s
-	}
-}
-
-func (s *scene) node(path string) *facts.Node {
-	for i := range s.Nodes {
-		if s.Nodes[i].Path == path {
-			return &s.Nodes[i]
-		}
-	}
-	s.Nodes = append(s.Nodes, facts.Node{Path: path})
-	return &s.Nodes[len(s.Nodes)-1]
-}
+func broken() *scene { return machine("broken") }
 
 func (s *scene) backend(name string) *facts.Backend {
-	for i := range s.Backends {
-		if s.Backends[i].Name == name {
-			return &s.Backends[i]
-		}
-	}
-	panic("no backend " + name)
-}
-
-// dead is broken, and CUDA does not start.
-func dead() *scene {
-	s := broken()
-	s.init(999)
-	return s
+	return &s.Backends[slices.IndexFunc(s.Backends, func(b facts.Backend) bool { return b.Name == name })]
 }
 
 // noDriver takes the driver away.
-func (s *scene) noDriver() {
-	s.Driver = facts.Driver{}
-	s.Nodes = nil
-	s.CUDA = facts.CUDA{Load: "cannot load the CUDA driver: no such device"}
-	s.NVML = facts.NVML{Error: "cannot load NVML"}
+func (s *scene) noDriver() { s.change("noDriver") }
+
+// node puts a node into a state: missing, a kind, a mode, or what closes it. It is root's if there was none.
+func (s *scene) node(path, state string) {
+	i := slices.IndexFunc(s.Nodes, func(n facts.Node) bool { return n.Path == path })
+	n := &s.Nodes[i]
+	if !n.Exists {
+		*n = facts.Node{Path: path, Exists: true, Kind: "device", Mode: "0600", Owner: "0:0"}
+	}
+	switch state {
+	case "missing":
+		n.Exists = false
+	case "device", "file", "folder":
+		n.Kind = state
+	case "0660", "0666":
+		n.Mode, n.Access = state, "permission denied"
+	case "refused":
+		n.Access = "permission denied"
+	case "denied":
+		n.Access = denied
+	case "nodev":
+		n.Access = facts.NoDev
+	}
 }
 
-// noNodes takes away what of the driver is in the kernel: CUDA works without.
-func (s *scene) noNodes() {
-	s.Driver, s.Nodes, s.GPUs = facts.Driver{}, nil, nil
-	s.backend("rm").Error, s.backend("rm").Errno = "/dev/nvidiactl does not open", "ENOENT"
+// words change a machine. The argument of one has + for spaces.
+var words = map[string]func(s *scene, a string){
+	"broken": func(s *scene, _ string) {
+		s.Trials = []facts.Trial{{Step: "gdr_open", Error: "NULL", Log: []string{"INFO: other", "ERR:  gdr_open: no backend opens (errno 19)"}}}
+		s.backend("rm").Error, s.backend("rm").Errno = "RM_ALLOC of a client: NVRM is not well", "EIO"
+	},
+	"noDriver": func(s *scene, _ string) {
+		s.Driver, s.Nodes, s.NVML = facts.Driver{}, nil, facts.NVML{Error: "cannot load NVML"}
+		s.CUDA = facts.CUDA{Load: "cannot load the CUDA driver: no such device"}
+	},
+	// What of the driver is in the kernel: CUDA works without.
+	"noKernel": func(s *scene, _ string) {
+		s.Driver, s.Nodes, s.GPUs = facts.Driver{}, nil, nil
+		s.backend("rm").Error, s.backend("rm").Errno = "/dev/nvidiactl does not open", "ENOENT"
+	},
+	"WSL":     func(s *scene, _ string) { s.WSL = true },
+	"Tegra":   func(s *scene, _ string) { s.Tegra = true },
+	"nouveau": func(s *scene, _ string) { s.Nouveau = true },
+	"in":      func(s *scene, a string) { s.Container = a },
+	"label":   func(s *scene, a string) { s.Label = a },
+	"gpu":     func(s *scene, a string) { s.GPUs[0].Driver = a },
+	"gpu2":    func(s *scene, a string) { s.GPUs = append(s.GPUs, facts.GPU{PCI: "0000:2a:00.0", Driver: a}) },
+	"driver":  func(s *scene, a string) { s.Driver.Version = a },
+	"closed":  func(s *scene, _ string) { s.Driver.Open = false },
+	"libcuda": func(s *scene, a string) { s.CUDA.Path = a },
+	"cuda":    func(s *scene, a string) { s.CUDA.Version = int(integer(a)) },
+	"init": func(s *scene, a string) {
+		s.CUDA.Init, s.CUDA.Error, s.CUDA.Devices = int(integer(a)), "cuInit: some result", nil
+	},
+	"load":     func(s *scene, a string) { s.CUDA = facts.CUDA{Load: a} },
+	"cudaDied": func(s *scene, a string) { s.CUDA = facts.CUDA{Died: a} },
+	"dmabuf":   func(s *scene, a string) { s.CUDA.Devices[0].DMABuf = int(integer(a)) },
+	"maps":     func(s *scene, _ string) { s.CUDA.Devices = append(s.CUDA.Devices, facts.Device{DMABufMmap: 1}) }, // a second device
+	"coherent": func(s *scene, _ string) { s.CUDA.Devices[0].Coherent = 1 },
+	"noGPU":    func(s *scene, _ string) { s.Nodes = s.Nodes[:3] }, // no node of one
+	"module":   func(s *scene, a string) { s.Gdrdrv = facts.Gdrdrv{Loaded: true, Version: a} },
+	"gdrdrv":   func(s *scene, a string) { s.refuses("gdrdrv", a) },
+	"rm":       func(s *scene, a string) { s.refuses("rm", a) },
+	"opens":    func(s *scene, a string) { *s.backend(a) = facts.Backend{Name: a} },
+	"crashes":  func(s *scene, a string) { *s.backend(a) = facts.Backend{Name: a, Died: "it crashed"} },
+	"takes":    func(s *scene, a string) { s.Trials[0].Backend = a },
+	"step":     func(s *scene, a string) { s.Trials[0].Step = a },
+	"died":     func(s *scene, a string) { s.Trials[0].Died = a },
+	"edited":   func(s *scene, _ string) { s.Trials[0].Of.Edited = true },
+	"said":     func(s *scene, a string) { s.Trials[0].Log = []string{a} },
+	"tried":    func(s *scene, a string) { s.Trials = append(s.Trials, facts.Trial{Asked: a, Backend: a}) },
+	"fails": func(s *scene, a string) {
+		s.Trials = append(s.Trials, facts.Trial{Asked: a, Step: "gdr_map", Error: "no"})
+	},
+	"noTrial":  func(s *scene, _ string) { s.Trials = nil },
+	"preload":  func(s *scene, a string) { s.Preload = []string{a} },
+	"free":     func(s *scene, a string) { s.NVML.GPUs[0].BAR1Free = integer(a) },
+	"total":    func(s *scene, a string) { s.NVML.GPUs[0].BAR1Total = integer(a) },
+	"bar1":     func(s *scene, a string) { s.NVML.GPUs, s.GPUs[0].BAR1 = nil, integer(a) }, // by the bus
+	"MIG":      func(s *scene, _ string) { s.NVML.GPUs[0].MIG = true },
+	"hides":    func(s *scene, _ string) { s.NVML.Confidential = true },
+	"nvml":     func(s *scene, a string) { s.NVML = facts.NVML{Error: a} },
+	"nvmlDied": func(s *scene, a string) { s.NVML.Died = a },
+	"files":    func(s *scene, a string) { s.Limits.Files = integer(a) },
+	"locks":    func(s *scene, a string) { s.Limits.Memlock = integer(a) },
+	"RDMA":     func(s *scene, _ string) { s.RDMA = true },
+	"so2":      func(s *scene, a string) { s.Libraries[0].Error = a },
+	"so":       func(s *scene, a string) { s.Libraries[1].Error = a },
+	"theirs":   func(s *scene, a string) { s.Libraries[1].Ours, s.Libraries[1].Path = false, a },
+	"beside":   func(s *scene, a string) { s.Libraries = append(s.Libraries, facts.Library{Name: a, Path: a}) },
+	"consumer": func(s *scene, a string) { // NAME, what it wants and finds
+		list := append(strings.Split(a, ","), "", "")
+		c := facts.Consumer{Name: list[0], Finds: list[2]}
+		if list[1] != "" {
+			c.Wants = list[1:2]
+		}
+		s.Consumers = []facts.Consumer{c}
+	},
 }
 
-// oldModule has gdr_open take gdrdrv of that version.
-func (s *scene) oldModule(version string) {
-	s.gdrdrvNode()
-	s.Gdrdrv = facts.Gdrdrv{Loaded: true, Version: version}
-	s.Trials[0].Backend = "gdrdrv"
-}
-
-func (s *scene) gdrdrvNode() *facts.Node {
-	n := s.node("/dev/gdrdrv")
-	*n = facts.Node{Path: "/dev/gdrdrv", Exists: true, Kind: "device", Mode: "0600", Owner: "0:0"}
+func integer(text string) uint64 {
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		panic(err)
+	}
 	return n
 }
 
-func (s *scene) init(result int) {
-	s.CUDA.Init, s.CUDA.Error, s.CUDA.Devices = result, "cuInit: some result", nil
+// refuses has a backend not open: ERRNO, or ERRNO,TEXT.
+func (s *scene) refuses(name, how string) {
+	errno, text, _ := strings.Cut(how, ",")
+	b := s.backend(name)
+	b.Errno, b.Error = errno, cmp.Or(text, b.Error)
 }
 
-func (s *scene) consumer(c facts.Consumer) { s.Consumers = []facts.Consumer{c} }
+// whole are the words that stand for several: a backend is asked for by the environment; CUDA does not start.
+var whole = strings.NewReplacer("asked:", "broken GDRCOPY_BACKEND=", "dead", "broken init:999")
+
+// change runs a script: words, NODE:STATE and VARIABLE=VALUE.
+func (s *scene) change(script string) {
+	for _, word := range strings.Fields(whole.Replace(script)) {
+		name, a, _ := strings.Cut(word, ":")
+		variable, value, set := strings.Cut(word, "=")
+		switch {
+		case strings.HasPrefix(word, "/dev/"):
+			s.node(name, a)
+		case set:
+			s.Env[variable] = value
+		default:
+			words[name](s, strings.ReplaceAll(a, "+", " "))
+		}
+	}
+}
+
+// machine is healthy, less what the script says.
+func machine(script string) *scene {
+	s := healthy()
+	s.change(script)
+	return s
+}
 
 func TestMachineThatWorks(t *testing.T) {
 	r := Examine(healthy().Facts)
@@ -144,32 +218,27 @@ func TestSimulated(t *testing.T) {
 
 // Where the loader finds no libgdrapi, only the tree that built one says that all is well.
 func TestLibraryThatTheLoaderDoesNotFind(t *testing.T) {
-	found, wants := facts.Consumer{Name: "UCX", Wants: []string{"libgdrapi.so.2"}, Finds: "/u/libgdrapi.so.2"}, facts.Consumer{Name: "DPDK", Wants: []string{"libgdrapi.so"}}
-	for _, tc := range []struct {
-		name     string
+	const found, wants = "consumer:UCX,libgdrapi.so.2,/u/libgdrapi.so.2", "consumer:DPDK,libgdrapi.so"
+	for _, c := range []struct {
 		beside   string
 		built    bool
-		consumer facts.Consumer
+		consumer string
 		status   Status
 		summary  string
 	}{
-		{"none", "", false, found, Fail, "Begin with library: "},
-		{"a folder of its own", "/opt/gdrapi/lib/libgdrapi.so.2.6", false, found, Fail, "Begin with library: "},
-		{"the tree that built it", "/src/build/libgdrapi.so.2.6", true, found, Warn, "No program finds it yet: see the line library."},
-		{"and a consumer wants one", "/src/build/libgdrapi.so.2.6", true, wants, Fail, "Begin with library: "},
+		{"", false, found, Fail, "Begin with library: "},
+		{"/opt/gdrapi/lib/libgdrapi.so.2.6", false, found, Fail, "Begin with library: "},
+		{"/src/build/libgdrapi.so.2.6", true, found, Warn, "No program finds it yet: see the line library."},
+		{"/src/build/libgdrapi.so.2.6", true, wants, Fail, "Begin with library: "},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
-			s := healthy()
-			s.Libraries[0].Error, s.Libraries[1].Error = "No such file", "No such file"
-			s.Beside, s.Built = facts.Library{Path: tc.beside, Ours: true}, tc.built
-			s.consumer(tc.consumer)
-			r := Examine(s.Facts)
-			require.Equal(t, "library", r.Findings[0].ID)
-			require.Equal(t, tc.status, r.Findings[0].Status)
-			require.NotEmpty(t, r.Findings[0].Advice)
-			require.Contains(t, r.Summary, tc.summary)
-			require.Equal(t, tc.status == Fail, r.Verdict == Broken)
-		})
+		s := machine("so2:No+such+file so:No+such+file " + c.consumer)
+		s.Beside, s.Built = facts.Library{Path: c.beside, Ours: true}, c.built
+		r := Examine(s.Facts)
+		require.Equal(t, "library", r.Findings[0].ID, c)
+		require.Equal(t, c.status, r.Findings[0].Status, c)
+		require.NotEmpty(t, r.Findings[0].Advice, c)
+		require.Contains(t, r.Summary, c.summary, c)
+		require.Equal(t, c.status == Fail, r.Verdict == Broken, c)
 	}
 }
 
@@ -194,300 +263,184 @@ func TestHidesGPUs(t *testing.T) {
 		"": true, "-1": true, "-1,0": true, "none": true, "1": true, "0": false, "0,-1": false, " 0": false, "GPU-1": false, "MIG-1": false,
 	} {
 		s := healthy()
-		s.Env["CUDA_VISIBLE_DEVICES"] = v
+		s.Env["CUDA_VISIBLE_DEVICES"] = v // it may have spaces
 		require.Equal(t, want, (&examination{Facts: s.Facts}).hidesGPUs(), "%q", v)
 	}
 	require.False(t, (&examination{Facts: healthy().Facts}).hidesGPUs(), "not set")
 }
 
-// causes has each cause that the texts know. Those that begin with broken are FAIL where
-// the library does not work.
+// causes has each cause that the texts know, as a script. What begins with broken is FAIL.
 var causes = []struct {
-	name          string
-	from          func() *scene
-	change        func(*scene)
-	id            string
+	script        string
 	status        Status
+	id            string
 	cause, advice string // parts of the texts
 }{
-	// gpu
-	{"WSL", broken, func(s *scene) { s.noDriver(); s.WSL = true }, "gpu", Fail, "WSL", "Linux itself"},
-	{"Tegra", broken, func(s *scene) { s.noDriver(); s.Tegra = true }, "gpu", Fail, "shares the CPU's memory", "cudaHostAlloc"},
-	{"WSL, where CUDA works", broken, func(s *scene) { s.noNodes(); s.WSL = true }, "gpu", Fail, "WSL", "Linux itself"},
-	{"Tegra, where CUDA works", broken, func(s *scene) { s.noNodes(); s.Tegra = true }, "gpu", Fail, "Tegra, Jetson", "cudaHostAlloc"},
-	{"Tegra with a display's driver", broken, func(s *scene) {
-		s.Tegra, s.CUDA.Path = true, "/usr/lib/aarch64-linux-gnu/tegra/libcuda.so.1.1"
-		s.backend("rm").Errno, s.backend("rm").Error = "ENODEV", "the NVIDIA display driver of this Tegra has no GPU that computes"
-	}, "gpu", Fail, "Tegra, Jetson", "cudaHostAlloc"},
-	{"Apptainer without the machine's nodes", broken, func(s *scene) { s.noDriver(); s.Container = apptainer }, "gpu", Fail, "this Apptainer container", "apptainer exec --nv"},
-	{"container without the GPU", broken, func(s *scene) { s.noDriver(); s.Container = "Podman" }, "gpu", Fail, "is 1 NVIDIA GPU, but this Podman container", "itself: give the container the GPU: docker run --gpus all"},
-	{"vfio", broken, func(s *scene) { s.noDriver(); s.GPUs[0].Driver = "vfio-pci" }, "gpu", Fail, "The driver vfio-pci has 1 NVIDIA GPU", "in that machine"},
-	{"vfio beside NVIDIA's driver", broken, func(s *scene) { s.init(100); s.GPUs[0].Driver = "vfio-pci" }, "gpu", Fail, "The driver vfio-pci has", pci},
-	{"one of two GPUs is lent", healthy, func(s *scene) { s.GPUs = append(s.GPUs, facts.GPU{PCI: "0000:2a:00.0", Driver: "vfio-pci"}) }, "gpu", OK, "2 NVIDIA GPUs", ""},
-	{"nouveau", broken, func(s *scene) { s.noDriver(); s.Nouveau = true }, "gpu", Fail, "nouveau has the GPU", "blacklist nouveau"},
-	{"no driver", broken, (*scene).noDriver, "gpu", Fail, "kernel driver is not loaded", "Secure Boot"},
+	{"broken noDriver WSL", Fail, "gpu", "WSL", "Linux itself"},
+	{"broken noDriver Tegra", Fail, "gpu", "shares the CPU's memory", "cudaHostAlloc"},
+	{"broken noKernel WSL", Fail, "gpu", "WSL", "Linux itself"},
+	{"broken noKernel Tegra", Fail, "gpu", "Tegra, Jetson", "cudaHostAlloc"},
+	{"broken Tegra libcuda:/tegra/libcuda.so.1.1 rm:ENODEV,the+NVIDIA+display+driver+of+this+Tegra+has+no+GPU+that+computes", Fail, "gpu", "Tegra, Jetson", "cudaHostAlloc"},
+	{"broken noDriver in:Apptainer", Fail, "gpu", "this Apptainer container", "apptainer exec --nv"},
+	{"broken noDriver in:Podman", Fail, "gpu", "is 1 NVIDIA GPU, but this Podman container", "itself: give the container the GPU: docker run --gpus all"},
+	{"broken noDriver gpu:vfio-pci", Fail, "gpu", "The driver vfio-pci has 1 NVIDIA GPU", "in that machine"},
+	{"broken init:100 gpu:vfio-pci", Fail, "gpu", "The driver vfio-pci has", pci}, // NVIDIA's driver is there, too
+	{"gpu2:vfio-pci", OK, "gpu", "2 NVIDIA GPUs", ""},
+	{"broken noDriver nouveau", Fail, "gpu", "nouveau has the GPU", "blacklist nouveau"},
+	{"broken noDriver", Fail, "gpu", "kernel driver is not loaded", "Secure Boot"},
 
-	// driver
-	{"both parts", healthy, nil, "driver", OK, "NVIDIA driver 580.159.04 (open modules), and libcuda is of the same", ""},
-	{"old driver", broken, func(s *scene) { s.Driver.Version = "525.60.13" }, "driver", Fail, "535 is the first", "Update the driver to 535"},
-	{"compat package that fails", broken, func(s *scene) { s.CUDA.Path = "/opt/libcuda.so.580.160"; s.init(804) }, "driver", Fail, "compatibility package", "Take the compatibility package away"},
-	{"libcuda that is older", dead, func(s *scene) { s.CUDA.Path = "/usr/lib/libcuda.so.570.1" }, "driver", Fail, "570.1 (/usr/lib/libcuda.so.570.1), which is older", "reboot"},
+	{"", OK, "driver", "NVIDIA driver 580.159.04 (open modules), and libcuda is of the same", ""},
+	{"broken driver:525.60.13", Fail, "driver", "535 is the first", "Update the driver to 535"},
+	{"broken libcuda:/opt/libcuda.so.580.160 init:804", Fail, "driver", "compatibility package", "Take the compatibility package away"},
+	{"dead libcuda:/usr/lib/libcuda.so.570.1", Fail, "driver", "570.1 (/usr/lib/libcuda.so.570.1), which is older", "reboot"},
 
-	// cuda
-	{"CUDA starts", healthy, nil, "cuda", OK, "CUDA 13.0 starts, with 1 device.", ""},
-	{"the stub by its error", broken, func(s *scene) { s.CUDA.Path = "/opt/libcuda.so"; s.init(34) }, "cuda", Fail, "/opt/libcuda.so is the toolkit's stub", "LD_LIBRARY_PATH"},
-	{"no libcuda in a container", broken, func(s *scene) { s.CUDA = facts.CUDA{Load: "not found"}; s.Container = "Docker" }, "cuda", Fail, "in this container. Not found.", "NVIDIA_DRIVER_CAPABILITIES=compute,utility"},
-	{"Apptainer without --nv", broken, func(s *scene) {
-		s.Container, s.CUDA, s.NVML = apptainer, facts.CUDA{Load: "not found"}, facts.NVML{Error: "cannot load NVML"}
-	}, "cuda", Fail, "Apptainer lends the machine's with --nv. Not found.", "apptainer exec --nv"},
-	{"a crash of CUDA beside a layer", broken, func(s *scene) {
-		s.CUDA, s.Preload = facts.CUDA{Died: "it crashed (SIGSEGV)"}, []string{"/usr/local/vgpu/libvgpu.so"}
-	}, "cuda", Fail, "it crashed", "without /etc/ld.so.preload=/usr/local/vgpu/libvgpu.so (HAMi): if"},
-	{"no libcuda", broken, func(s *scene) { s.CUDA = facts.CUDA{Load: "libcuda.so.1: no such file"} }, "cuda", Fail, "does not load. libcuda.so.1: no such file.", "libcuda1 on Debian"},
-	{"no device in a container", broken, func(s *scene) { s.init(100); s.Container = "Docker" }, "cuda", Fail, "no device (100)", "systemd"},
-	{"no device", broken, func(s *scene) { s.init(100) }, "cuda", Fail, "no device (100)", "nvidia-smi"},
-	{"compat refused", broken, func(s *scene) { s.init(804) }, "cuda", Fail, "(804)", "cuda-compat"},
-	{"exclusive mode", broken, func(s *scene) { s.init(46) }, "cuda", Fail, "taken (46)", "nvidia-smi -c DEFAULT"},
-	{"unknown error", broken, func(s *scene) { s.init(999) }, "cuda", Fail, "unknown error (999)", "modprobe nvidia-uvm"},
+	{"", OK, "cuda", "CUDA 13.0 starts, with 1 device.", ""},
+	{"broken libcuda:/opt/libcuda.so init:34", Fail, "cuda", "/opt/libcuda.so is the toolkit's stub", "LD_LIBRARY_PATH"},
+	{"broken load:not+found in:Docker", Fail, "cuda", "in this container. Not found.", "NVIDIA_DRIVER_CAPABILITIES=compute,utility"},
+	{"broken load:not+found in:Apptainer nvml:cannot+load+NVML", Fail, "cuda", "Apptainer lends the machine's with --nv. Not found.", "apptainer exec --nv"},
+	{"broken cudaDied:it+crashed+(SIGSEGV) preload:/usr/local/vgpu/libvgpu.so", Fail, "cuda", "it crashed", "without /etc/ld.so.preload=/usr/local/vgpu/libvgpu.so (HAMi): if"},
+	{"broken load:libcuda.so.1:+no+such+file", Fail, "cuda", "does not load. libcuda.so.1: no such file.", "libcuda1 on Debian"},
+	{"broken init:100 in:Docker", Fail, "cuda", "no device (100)", "systemd"},
+	{"broken init:100", Fail, "cuda", "no device (100)", "nvidia-smi"},
+	{"broken init:804", Fail, "cuda", "(804)", "cuda-compat"},
+	{"broken init:46", Fail, "cuda", "taken (46)", "nvidia-smi -c DEFAULT"},
+	{"broken init:999", Fail, "cuda", "unknown error (999)", "modprobe nvidia-uvm"},
 
-	// attributes
-	{"attributes", healthy, func(s *scene) { s.CUDA.Devices = append(s.CUDA.Devices, facts.Device{DMABuf: 0, DMABufMmap: 1}) }, "attributes", OK, "124 (dma-bufs are exported): 1, 0; attribute 152 (they can be mapped): not known to the driver, 1", ""},
+	{"maps", OK, "attributes", "124 (dma-bufs are exported): 1, 0; attribute 152 (they can be mapped): not known to the driver, 1", ""},
 
-	// device-nodes
-	{"nodes", healthy, nil, "device-nodes", OK, "the nodes of 1 GPU are there", ""},
-	{"no nvidiactl", dead, func(s *scene) { s.node("/dev/nvidiactl").Exists = false }, "device-nodes", Fail, "no /dev/nvidiactl", "nvidia-modprobe -c=0"},
-	{"no uvm", dead, func(s *scene) { s.node("/dev/nvidia-uvm").Exists = false }, "device-nodes", Fail, "no /dev/nvidia-uvm", "modprobe nvidia-uvm"},
-	{"no uvm, and yet it works", healthy, func(s *scene) { s.node("/dev/nvidia-uvm").Exists = false }, "device-nodes", Warn, "no /dev/nvidia-uvm", "modprobe nvidia-uvm"},
-	{"no uvm in a container", dead, func(s *scene) { s.node("/dev/nvidia-uvm").Exists = false; s.Container = "Docker" }, "device-nodes", Fail, "no /dev/nvidia-uvm", "--device /dev/nvidia-uvm"},
-	{"no nvidia0", dead, func(s *scene) { s.Nodes = s.Nodes[:3] }, "device-nodes", Fail, "no /dev/nvidia0", "nvidia-modprobe"},
-	{"no nvidia0 in a container", dead, func(s *scene) { s.Nodes = s.Nodes[:3]; s.Container = "Docker" }, "device-nodes", Fail, "no /dev/nvidia0", "--gpus all"},
-	{"a folder", dead, func(s *scene) { s.node("/dev/nvidiactl").Kind = "folder" }, "device-nodes", Fail, "is a folder, not a device", "load the driver first"},
-	{"no access", dead, func(s *scene) {
-		*s.node("/dev/nvidia0") = facts.Node{Path: "/dev/nvidia0", Exists: true, Kind: "device", Mode: "0660", Owner: "0:44", Access: "permission denied"}
-	}, "device-nodes", Fail, "permission denied (mode 0660, owner 0:44)", "NVreg_DeviceFileMode=0666"},
-	{"a security module, in a container", dead, func(s *scene) {
-		s.node("/dev/nvidiactl").Access, s.Container, s.Label = "permission denied", "Podman", "system_u:system_r:container_t:s0"
-	}, "device-nodes", Fail, "a security module (SELinux, AppArmor) refuses, which has the label system_u:system_r:container_t:s0 for", "podman run or docker run --security-opt label=disable"},
-	{"a security module, in a service", dead, func(s *scene) { s.node("/dev/nvidia0").Access = "permission denied" }, "device-nodes", Fail, "its mode (0666) lets everybody, and a security module", "grep -i denied"},
-	{"a mount without devices", dead, func(s *scene) { s.node("/dev/nvidia0").Access = facts.NoDev }, "device-nodes", Fail, "mounted with nodev", "--dev-bind"},
-	{"rules of a job", dead, func(s *scene) { s.node("/dev/nvidia0").Access = denied }, "device-nodes", Fail, "device rules of this job or service", "--gres=gpu:1 of Slurm"},
-	{"a /dev of its own", dead, func(s *scene) { s.node("/dev/nvidiactl").Exists, s.Container = false, "sandbox" }, "device-nodes", Fail, "no /dev/nvidiactl", "the machine's own /dev"},
+	{"", OK, "device-nodes", "the nodes of 1 GPU are there", ""},
+	{"dead /dev/nvidiactl:missing", Fail, "device-nodes", "no /dev/nvidiactl", "nvidia-modprobe -c=0"},
+	{"dead /dev/nvidia-uvm:missing", Fail, "device-nodes", "no /dev/nvidia-uvm", "modprobe nvidia-uvm"},
+	{"/dev/nvidia-uvm:missing", Warn, "device-nodes", "no /dev/nvidia-uvm", "modprobe nvidia-uvm"}, // and yet it works
+	{"dead /dev/nvidia-uvm:missing in:Docker", Fail, "device-nodes", "no /dev/nvidia-uvm", "--device /dev/nvidia-uvm"},
+	{"dead noGPU", Fail, "device-nodes", "no /dev/nvidia0", "nvidia-modprobe"},
+	{"dead noGPU in:Docker", Fail, "device-nodes", "no /dev/nvidia0", "--gpus all"},
+	{"dead /dev/nvidiactl:folder", Fail, "device-nodes", "is a folder, not a device", "load the driver first"},
+	{"dead /dev/nvidia0:0660", Fail, "device-nodes", "permission denied (mode 0660, owner 0:0)", "NVreg_DeviceFileMode=0666"},
+	{"dead /dev/nvidiactl:refused in:Podman label:container:s0", Fail, "device-nodes", "a security module (SELinux, AppArmor) refuses, which has the label container:s0 for", "podman run or docker run --security-opt label=disable"},
+	{"dead /dev/nvidia0:refused", Fail, "device-nodes", "its mode (0666) lets everybody, and a security module", "grep -i denied"},
+	{"dead /dev/nvidia0:nodev", Fail, "device-nodes", "mounted with nodev", "--dev-bind"},
+	{"dead /dev/nvidia0:denied", Fail, "device-nodes", "device rules of this job or service", "--gres=gpu:1 of Slurm"},
+	{"dead /dev/nvidiactl:missing in:sandbox", Fail, "device-nodes", "no /dev/nvidiactl", "the machine's own /dev"},
 
-	// container
-	{"no container", healthy, nil, "container", OK, "no container", ""},
-	{"container that is void", broken, func(s *scene) { s.Container = "Docker"; s.Env["NVIDIA_VISIBLE_DEVICES"] = "void" }, "container", Fail, "NVIDIA_VISIBLE_DEVICES=void", "--gpus all"},
-	{"capabilities not set", broken, func(s *scene) { s.Container = "Docker" }, "container", Warn, "is not set", "compute,utility"},
-	{"capabilities that begin as the right ones", dead, func(s *scene) { s.Container = "Docker"; s.Env["NVIDIA_DRIVER_CAPABILITIES"] = "computer,utility" }, "container", Fail, "without compute", "compute,utility"},
+	{"", OK, "container", "no container", ""},
+	{"broken in:Docker NVIDIA_VISIBLE_DEVICES=void", Fail, "container", "NVIDIA_VISIBLE_DEVICES=void", "--gpus all"},
+	{"broken in:Docker", Warn, "container", "is not set", "compute,utility"},
+	{"dead in:Docker NVIDIA_DRIVER_CAPABILITIES=computer,utility", Fail, "container", "without compute", "compute,utility"},
 
-	// backend-gdrdrv
-	{"module not loaded", healthy, nil, "backend-gdrdrv", OK, "gdrdrv is not loaded", ""},
-	{"module not loaded, and asked for", asked("gdrdrv"), nil, "backend-gdrdrv", Fail, "gdrdrv is not loaded", "Install the module"},
-	{"module without node", asked("gdrdrv"), func(s *scene) { s.Gdrdrv.Loaded = true }, "backend-gdrdrv", Fail, "is loaded, but there is no /dev/gdrdrv", "mknod -m 666"},
-	{"module without node in a container", asked("gdrdrv"), func(s *scene) { s.Gdrdrv.Loaded = true; s.Container = "Docker" }, "backend-gdrdrv", Fail, "this container has no /dev/gdrdrv", "--device /dev/gdrdrv"},
-	{"node is closed in a container", asked("gdrdrv"), func(s *scene) {
-		s.Gdrdrv.Loaded, s.Container = true, "Docker"
-		s.gdrdrvNode().Access = "permission denied"
-	}, "backend-gdrdrv", Fail, "permission denied (mode 0600, owner 0:0)", "a rule of udev"},
-	{"node is a folder", asked("gdrdrv"), func(s *scene) { s.gdrdrvNode().Kind = "folder" }, "backend-gdrdrv", Fail, "is a folder", "before the container starts"},
-	{"node is a file, and the module is asked for", asked("gdrdrv"), func(s *scene) { s.gdrdrvNode().Kind = "file" }, "backend-gdrdrv", Fail, "is a file", "Leave it there"},
-	{"node without module", asked("gdrdrv"), func(s *scene) { s.gdrdrvNode(); s.backend("gdrdrv").Errno = "ENXIO" }, "backend-gdrdrv", Fail, "the module is not loaded", "modprobe gdrdrv"},
-	{"node that the container may not open", asked("gdrdrv"), func(s *scene) { s.gdrdrvNode(); s.backend("gdrdrv").Errno = "EPERM" }, "backend-gdrdrv", Fail, "may not open", "Let it pass"},
-	{"node that a security module closes", asked("gdrdrv"), func(s *scene) {
-		s.gdrdrvNode().Mode, s.node("/dev/gdrdrv").Access, s.Container = "0666", "permission denied", "Docker"
-	}, "backend-gdrdrv", Fail, "/dev/gdrdrv may not be used: its mode (0666)", "apparmor=unconfined"},
-	{"node that rules leave out of a container", asked("gdrdrv"), func(s *scene) { s.gdrdrvNode().Access, s.Container = denied, "Docker" }, "backend-gdrdrv", Fail, "device rules of this container", "not enough to mount the node"},
-	{"module of another version", asked("gdrdrv"), func(s *scene) {
-		s.gdrdrvNode()
-		s.backend("gdrdrv").Errno = "ENOTSUP"
-		s.Gdrdrv = facts.Gdrdrv{Loaded: true, Version: "1.3"}
-	}, "backend-gdrdrv", Fail, "gdrdrv (1.3) and this library do not fit", "of one version"},
-	{"another driver's node", asked("gdrdrv"), func(s *scene) { s.gdrdrvNode(); s.backend("gdrdrv").Errno = "ENOTTY" }, "backend-gdrdrv", Fail, "does not answer as gdrdrv does", "what else made this node"},
-	{"module before 2.5", healthy, func(s *scene) { s.oldModule("2.4") }, "backend-gdrdrv", Warn, "The module is of version 2.4. Before 2.5 it knows no pin flags, so aws-ofi-nccl does not use GIN. A write", "Load gdrdrv 2.5 or later."},
-	{"module before 2.5, where rm works", healthy, func(s *scene) {
-		s.oldModule("1.10")
-		s.Trials = append(s.Trials, facts.Trial{Asked: "rm", Backend: "rm"})
-	}, "backend-gdrdrv", Warn, "version 1.10", "Or set GDRCOPY_BACKEND=rm: rm works here"},
+	{"", OK, "backend-gdrdrv", "gdrdrv is not loaded", ""},
+	{"asked:gdrdrv", Fail, "backend-gdrdrv", "gdrdrv is not loaded", "Install the module"},
+	{"asked:gdrdrv module", Fail, "backend-gdrdrv", "is loaded, but there is no /dev/gdrdrv", "mknod -m 666"},
+	{"asked:gdrdrv module in:Docker", Fail, "backend-gdrdrv", "this container has no /dev/gdrdrv", "--device /dev/gdrdrv"},
+	{"asked:gdrdrv module in:Docker /dev/gdrdrv:refused", Fail, "backend-gdrdrv", "permission denied (mode 0600, owner 0:0)", "a rule of udev"},
+	{"asked:gdrdrv /dev/gdrdrv:folder", Fail, "backend-gdrdrv", "is a folder", "before the container starts"},
+	{"asked:gdrdrv /dev/gdrdrv:file", Fail, "backend-gdrdrv", "is a file", "Leave it there"},
+	{"asked:gdrdrv /dev/gdrdrv:file module", Fail, "backend-gdrdrv", "is loaded, but /dev/gdrdrv is a file", "rm /dev/gdrdrv"},
+	{"asked:gdrdrv /dev/gdrdrv:device gdrdrv:ENXIO", Fail, "backend-gdrdrv", "the module is not loaded", "modprobe gdrdrv"},
+	{"asked:gdrdrv /dev/gdrdrv:device gdrdrv:EPERM", Fail, "backend-gdrdrv", "may not open", "Let it pass"},
+	{"asked:gdrdrv /dev/gdrdrv:0666 in:Docker", Fail, "backend-gdrdrv", "/dev/gdrdrv may not be used: its mode (0666)", "apparmor=unconfined"},
+	{"asked:gdrdrv /dev/gdrdrv:denied in:Docker", Fail, "backend-gdrdrv", "device rules of this container", "not enough to mount the node"},
+	{"asked:gdrdrv /dev/gdrdrv:device gdrdrv:ENOTSUP module:1.3", Fail, "backend-gdrdrv", "gdrdrv (1.3) and this library do not fit", "of one version"},
+	{"asked:gdrdrv /dev/gdrdrv:device gdrdrv:ENOTTY", Fail, "backend-gdrdrv", "does not answer as gdrdrv does", "what else made this node"},
+	{"/dev/gdrdrv:device module:2.4 takes:gdrdrv", Warn, "backend-gdrdrv", "The module is of version 2.4. Before 2.5 it knows no pin flags, so aws-ofi-nccl does not use GIN. A write", "Load gdrdrv 2.5 or later."},
+	{"/dev/gdrdrv:device module:1.10 takes:gdrdrv tried:rm", Warn, "backend-gdrdrv", "version 1.10", "Or set GDRCOPY_BACKEND=rm: rm works here"},
+	{"takes:gdrdrv step:gdr_pin_buffer", Fail, "backend-gdrdrv", "Taken, but it does not work: the module gdrdrv is not loaded.", "Install the module"},
+	{"opens:gdrdrv", OK, "backend-gdrdrv", "Not taken, for another one comes first. It opens, but was not tried.", ""},
+	{"opens:gdrdrv tried:gdrdrv", OK, "backend-gdrdrv", "Not taken, for another one comes first. It works, and GDRCOPY_BACKEND=gdrdrv takes it. A write", ""},
+	{"opens:gdrdrv fails:gdrdrv", OK, "backend-gdrdrv", "Not taken. It opens, but does not work. It failed at gdr_map: no.", ""},
+	{"crashes:gdrdrv", Warn, "backend-gdrdrv", "Its driver was asked in a process of its own: it crashed.", "dmesg"},
 
-	// backend-dmabuf
-	{"CUDA before 13.3", asked("dmabuf"), nil, "backend-dmabuf", Fail, "CUDA is 13.0, and 13.3 is the first", "both parts"},
-	{"no libcuda for dmabuf", asked("dmabuf"), func(s *scene) { s.CUDA = facts.CUDA{Load: "x"} }, "backend-dmabuf", Fail, "libcuda.so.1 does not load", "line cuda"},
-	{"no export, kind not known", asked("dmabuf"), func(s *scene) { s.CUDA.Version, s.CUDA.Devices[0].DMABuf, s.Driver = 13030, 0, facts.Driver{} }, "backend-dmabuf", Fail, "attribute 124 is 0", "Turing"},
-	{"no export, closed", asked("dmabuf"), func(s *scene) { s.CUDA.Version, s.CUDA.Devices[0].DMABuf, s.Driver.Open = 13030, 0, false }, "backend-dmabuf", Fail, "attribute 124 is 0", "Install the open ones"},
+	{"asked:dmabuf", Fail, "backend-dmabuf", "CUDA is 13.0, and 13.3 is the first", "both parts"},
+	{"asked:dmabuf load:x", Fail, "backend-dmabuf", "libcuda.so.1 does not load", "line cuda"},
+	{"asked:dmabuf cuda:13030 dmabuf:0 driver:", Fail, "backend-dmabuf", "attribute 124 is 0", "Turing"},
+	{"asked:dmabuf cuda:13030 dmabuf:0 closed", Fail, "backend-dmabuf", "attribute 124 is 0", "Install the open ones"},
 
-	// backend-rm
-	{"rm taken", healthy, nil, "backend-rm", OK, "Taken, and it works. A write of 4 bytes takes 159 ns", ""},
-	{"rm on a coherent machine", broken, func(s *scene) {
-		s.backend("rm").Error, s.backend("rm").Errno = "a GPU of this machine is coherent with the CPU", "ENOTSUP"
-	}, "backend-rm", Fail, "Not taken: A GPU of this machine is coherent", "Or set GDRCOPY_BACKEND=rm for programs"},
-	{"rm taken and broken", healthy, func(s *scene) { s.Trials[0].Step = "gdr_map" }, "backend-rm", Warn, "Taken, but it does not work", "line trial"},
-	{"no libcuda for rm", broken, func(s *scene) { s.CUDA = facts.CUDA{Load: "x"} }, "backend-rm", Fail, "libcuda.so.1 does not load", "line cuda"},
-	{"nvidiactl is a file, for rm", broken, func(s *scene) { s.node("/dev/nvidiactl").Kind = "file" }, "backend-rm", Fail, "/dev/nvidiactl cannot be used", "line device-nodes"},
-	{"rm in a container that has all", broken, func(s *scene) { s.Container = "Docker" }, "backend-rm", Fail, "NVRM is not well", "dmesg"},
-	{"no nvidiactl for rm", broken, func(s *scene) { s.node("/dev/nvidiactl").Exists = false }, "backend-rm", Fail, "there is no /dev/nvidiactl", "line device-nodes"},
-	{"no nvidiactl, nor a driver, for rm", broken, func(s *scene) { s.Driver, s.node("/dev/nvidiactl").Exists = facts.Driver{}, false }, "backend-rm", Fail, "there is no /dev/nvidiactl", "nvidia-smi"},
-	{"no nvidiactl for rm in a container", broken, func(s *scene) { s.node("/dev/nvidiactl").Exists = false; s.Container = "Docker" }, "backend-rm", Fail, "there is no /dev/nvidiactl", "line device-nodes"},
-	{"nvidiactl closed", broken, func(s *scene) { s.node("/dev/nvidiactl").Access = "permission denied" }, "backend-rm", Fail, "cannot be used", "device-nodes"},
-	{"device rules", broken, func(s *scene) { s.backend("rm").Errno = "EPERM" }, "backend-rm", Fail, "NVRM is not well", "gVisor"},
-	{"MIG by the driver", broken, func(s *scene) {
-		s.backend("rm").Errno, s.backend("rm").Error = "ENOTSUP", "the GPU 0000:18:00.0 is divided into instances (MIG)"
-	}, "backend-rm", Fail, "(MIG)", "nvidia-smi -mig 0"},
-	{"confidential computing by the driver", broken, func(s *scene) {
-		s.backend("rm").Errno, s.backend("rm").Error = "ENOTSUP", "confidential computing is on"
-	}, "backend-rm", Fail, "Confidential computing is on", "cuMemcpy"},
-	{"a Tegra's display", broken, func(s *scene) {
-		s.backend("rm").Errno, s.backend("rm").Error = "ENODEV", "the NVIDIA display driver of this Tegra has no GPU that computes"
-	}, "backend-rm", Fail, "this Tegra", "cudaHostAlloc"},
-	{"large pages", broken, func(s *scene) {
-		s.backend("rm").Errno, s.backend("rm").Error = "ENOTSUP", "the kernel's pages are of 131072 bytes"
-	}, "backend-rm", Fail, "pages", "64 KiB or less"},
-	{"unknown driver", broken, func(s *scene) { s.backend("rm").Errno = "ENOTSUP" }, "backend-rm", Fail, "NVRM is not well", "knows this driver"},
-	{"no descriptors", broken, func(s *scene) { s.backend("rm").Errno = "EMFILE" }, "backend-rm", Fail, "NVRM is not well", "ulimit -n"},
+	{"", OK, "backend-rm", "Taken, and it works. A write of 4 bytes takes 159 ns", ""},
+	{"noTrial so2:x", OK, "backend-rm", "gdr_open of this version takes it. It was not tried", ""},
+	{"broken rm:ENOTSUP,a+GPU+of+this+machine+is+coherent+with+the+CPU", Fail, "backend-rm", "Not taken: A GPU of this machine is coherent", "Or set GDRCOPY_BACKEND=rm for programs"},
+	{"step:gdr_map", Warn, "backend-rm", "Taken, but it does not work", "line trial"},
+	{"broken load:x", Fail, "backend-rm", "libcuda.so.1 does not load", "line cuda"},
+	{"broken /dev/nvidiactl:file", Fail, "backend-rm", "/dev/nvidiactl cannot be used", "line device-nodes"},
+	{"broken in:Docker", Fail, "backend-rm", "NVRM is not well", "dmesg"},
+	{"broken /dev/nvidiactl:missing", Fail, "backend-rm", "there is no /dev/nvidiactl", "line device-nodes"},
+	{"broken driver: /dev/nvidiactl:missing", Fail, "backend-rm", "there is no /dev/nvidiactl", "nvidia-smi"},
+	{"broken /dev/nvidiactl:missing in:Docker", Fail, "backend-rm", "there is no /dev/nvidiactl", "line device-nodes"},
+	{"broken /dev/nvidiactl:refused", Fail, "backend-rm", "cannot be used", "device-nodes"},
+	{"broken rm:EPERM", Fail, "backend-rm", "NVRM is not well", "gVisor"},
+	{"broken rm:ENOTSUP,the+GPU+0000:18:00.0+is+divided+into+instances+(MIG)", Fail, "backend-rm", "(MIG)", "nvidia-smi -mig 0"},
+	{"broken rm:ENOTSUP,confidential+computing+is+on", Fail, "backend-rm", "Confidential computing is on", "cuMemcpy"},
+	{"broken rm:ENODEV,the+NVIDIA+display+driver+of+this+Tegra+has+no+GPU+that+computes", Fail, "backend-rm", "this Tegra", "cudaHostAlloc"},
+	{"broken rm:ENOTSUP,the+kernel's+pages+are+of+131072+bytes", Fail, "backend-rm", "pages", "64 KiB or less"},
+	{"broken rm:ENOTSUP", Fail, "backend-rm", "NVRM is not well", "knows this driver"},
+	{"broken rm:EMFILE", Fail, "backend-rm", "NVRM is not well", "ulimit -n"},
 
-	// library
-	{"library", healthy, nil, "library", OK, "/usr/lib/libgdrapi.so.2.6, version 2.6, this project's", ""},
-	{"library of another machine", broken, func(s *scene) { s.Trials = nil; s.Libraries[0].Error = "libgdrapi.so.2: wrong ELF class" }, "library", Fail, "libgdrapi.so.2: wrong ELF class.", "architecture"},
+	{"", OK, "library", "/usr/lib/libgdrapi.so.2.6, version 2.6, this project's", ""},
+	{"broken noTrial so2:libgdrapi.so.2:+wrong+ELF+class", Fail, "library", "libgdrapi.so.2: wrong ELF class.", "architecture"},
 
-	// trial
-	{"a crash", healthy, func(s *scene) { s.Trials[0].Died = "it crashed (SIGSEGV)" }, "trial", Fail, "/usr/lib/libgdrapi.so.2.6 was tried. It crashed (SIGSEGV).", "Please report it"},
-	{"a crash beside a preload", healthy, func(s *scene) {
-		s.Trials[0].Died, s.Env["LD_PRELOAD"] = "it crashed (SIGSEGV)", "/x/libtool.so"
-	}, "trial", Fail, "was tried", "Try it without LD_PRELOAD=/x/libtool.so. If it crashes then, too: please report it"},
-	{"a crash beside a layer", healthy, func(s *scene) {
-		s.Trials[0].Died, s.Preload = "it crashed (SIGSEGV)", []string{"/x/libnvshare.so"}
-	}, "trial", Fail, "was tried", "Try it without /etc/ld.so.preload=/x/libnvshare.so (nvshare): if it runs then, the crash is a matter of that layer"},
-	{"a crash of a file that was edited", healthy, func(s *scene) { s.Trials[0].Died, s.Trials[0].Of.Edited = "it crashed (SIGSEGV)", true }, "trial", Fail, "was tried", "as it was built"},
-	{"trial", healthy, nil, "trial", OK, "all well on rm", ""},
-	{"no backend", broken, nil, "trial", Fail, "It failed at gdr_open: NULL. The library says: gdr_open: no backend opens (errno 19)", "line backend-rm"},
-	{"trial cannot load", healthy, func(s *scene) { s.Trials[0].Step = "dlopen" }, "trial", Fail, "It failed at dlopen", "report it"},
-	{"trial without memory", healthy, func(s *scene) { s.Trials[0].Step = "cuMemAlloc" }, "trial", Fail, "It failed at cuMemAlloc", "full"},
-	{"trial cannot pin", healthy, func(s *scene) { s.Trials[0].Step, s.NVML.GPUs[0].BAR1Free = "gdr_pin_buffer", 0 }, "trial", Fail, "It failed at gdr_pin_buffer", "line bar1"},
-	{"trial cannot pin, and nothing says why", healthy, func(s *scene) { s.Trials[0].Step = "gdr_pin_buffer" }, "trial", Fail, "It failed at gdr_pin_buffer", "Do what the library says."},
+	{"died:it+crashed+(SIGSEGV)", Fail, "trial", "/usr/lib/libgdrapi.so.2.6 was tried. It crashed (SIGSEGV).", "Please report it"},
+	{"died:it+crashed+(SIGSEGV) LD_PRELOAD=/x/libtool.so", Fail, "trial", "was tried", "Try it without LD_PRELOAD=/x/libtool.so. If it crashes then, too: please report it"},
+	{"died:it+crashed+(SIGSEGV) preload:/x/libnvshare.so", Fail, "trial", "was tried", "Try it without /etc/ld.so.preload=/x/libnvshare.so (nvshare): if it runs then, the crash is a matter of that layer"},
+	{"died:it+crashed+(SIGSEGV) edited", Fail, "trial", "was tried", "as it was built"},
+	{"", OK, "trial", "all well on rm", ""},
+	{"broken", Fail, "trial", "It failed at gdr_open: NULL. The library says: gdr_open: no backend opens (errno 19)", "line backend-rm"},
+	{"step:dlopen", Fail, "trial", "It failed at dlopen", "report it"},
+	{"step:cuMemAlloc", Fail, "trial", "It failed at cuMemAlloc", "full"},
+	{"step:gdr_pin_buffer free:0", Fail, "trial", "It failed at gdr_pin_buffer", "line bar1"},
+	{"step:gdr_pin_buffer", Fail, "trial", "It failed at gdr_pin_buffer", "Do what the library says."},
 
-	// environment
-	{"forced", healthy, func(s *scene) { s.Env["GDRCOPY_BACKEND"] = "rm" }, "environment", OK, "GDRCOPY_BACKEND=rm forces", ""},
-	{"forced, and its driver crashes", asked("rm"), func(s *scene) {
-		*s.backend("rm") = facts.Backend{Name: "rm", Died: "it crashed"}
-		*s.backend("gdrdrv") = facts.Backend{Name: "gdrdrv"}
-	}, "environment", Fail, "GDRCOPY_BACKEND=rm forces a backend that does not open here, and gdrdrv would", "takes gdrdrv"},
+	{"GDRCOPY_BACKEND=rm", OK, "environment", "GDRCOPY_BACKEND=rm forces", ""},
+	{"asked:rm crashes:rm opens:gdrdrv", Fail, "environment", "GDRCOPY_BACKEND=rm forces a backend that does not open here, and gdrdrv would", "takes gdrdrv"},
 
-	// preload
-	{"a preload that harms nothing", healthy, func(s *scene) { s.Env["LD_PRELOAD"] = "/x/libgdrapi.so.2 /x/libtool.so" }, "preload", OK, "has LD_PRELOAD=/x/libtool.so.", ""},
-	{"a layer that makes memory managed", healthy, func(s *scene) {
-		s.Trials[0].Step, s.Preload = "gdr_pin_buffer", []string{"/usr/local/vgpu/libvgpu.so"}
-	}, "preload", Fail, "/etc/ld.so.preload=/usr/local/vgpu/libvgpu.so (HAMi) changes it", "gdr_mem_alloc"},
-	{"managed memory by something unknown", healthy, func(s *scene) {
-		s.Trials[0].Step, s.Trials[0].Log = "gdr_pin_buffer", []string{"ERR:  0x7f is managed memory, which moves"}
-	}, "preload", Fail, "something between this program and CUDA changes it", "gdr_mem_alloc"},
+	{"LD_PRELOAD=/x/libgdrapi.so.2:/x/libtool.so", OK, "preload", "has LD_PRELOAD=/x/libtool.so.", ""},
+	{"step:gdr_pin_buffer preload:/usr/local/vgpu/libvgpu.so", Fail, "preload", "/etc/ld.so.preload=/usr/local/vgpu/libvgpu.so (HAMi) changes it", "gdr_mem_alloc"},
+	{"step:gdr_pin_buffer said:ERR:++0x7f+is+managed+memory,+which+moves", Fail, "preload", "something between this program and CUDA changes it", "gdr_mem_alloc"},
 
-	// bar1
-	{"BAR1", healthy, nil, "bar1", OK, "of 262144 MiB of BAR1 261120 MiB are free", ""},
-	{"BAR1 small by the bus", healthy, func(s *scene) { s.NVML.GPUs, s.GPUs[0].BAR1 = nil, 256<<20 }, "bar1", Warn, "GPU 0000:18:00.0: BAR1 has 256 MiB. No more", "Resizable BAR"},
+	{"", OK, "bar1", "of 262144 MiB of BAR1 261120 MiB are free", ""},
+	{"bar1:268435456", Warn, "bar1", "GPU 0000:18:00.0: BAR1 has 256 MiB. No more", "Resizable BAR"},
+	{"broken opens:rm free:0 step:gdr_map", Fail, "bar1", "0 MiB are free", ""},
 
-	// memory, mig, vgpu, confidential-computing
-	{"a coherent GPU", healthy, func(s *scene) { s.CUDA.Devices[0].Coherent = 1 }, "memory", OK, "The CPU may cache the memory of GPU 0000:18:00.0 (as on GH200 and GB200)", ""},
-	{"MIG", healthy, func(s *scene) { s.NVML.GPUs[0].MIG = true }, "mig", OK, "GPU 0000:18:00.0 is parted into instances (MIG), and the trial went well", ""},
-	{"MIG that fails", broken, func(s *scene) { s.NVML.GPUs[0].MIG = true }, "mig", Warn, "GPU 0000:18:00.0 is parted into instances (MIG). rm does not", "nvidia-smi -mig 0"},
+	{"coherent", OK, "memory", "The CPU may cache the memory of GPU 0000:18:00.0 (as on GH200 and GB200)", ""},
+	{"MIG", OK, "mig", "GPU 0000:18:00.0 is parted into instances (MIG), and the trial went well", ""},
+	{"broken MIG", Warn, "mig", "GPU 0000:18:00.0 is parted into instances (MIG). rm does not", "nvidia-smi -mig 0"},
+	{"broken hides rm:ENOTSUP,confidential+computing+is+on", Fail, "confidential-computing", "hides its memory", ""},
 
-	// limits
-	{"limits", healthy, nil, "limit-files", OK, "A process may have 1048576 descriptors.", ""},
-	{"descriptors that ran out", broken, func(s *scene) { s.Limits.Files = 100; s.NVML.Died = "pipe2: too many open files" }, "limit-files", Fail, "may have 100 descriptors", "ulimit -n"},
-	{"descriptors that ran out, and yet it works", healthy, func(s *scene) { s.Limits.Files = 100; s.NVML.Died = "pipe2: too many open files" }, "limit-files", Warn, "may have 100 descriptors", "ulimit -n"},
-	{"any memory", healthy, nil, "limit-memlock", OK, "any amount", ""},
-	{"little memory, RDMA", healthy, func(s *scene) { s.Limits.Memlock = 8 << 20; s.RDMA = true }, "limit-memlock", Warn, "8192 KiB", "ulimit -l"},
+	{"", OK, "limit-files", "A process may have 1048576 descriptors.", ""},
+	{"broken files:100 nvmlDied:pipe2:+too+many+open+files", Fail, "limit-files", "may have 100 descriptors", "ulimit -n"},
+	{"files:100 nvmlDied:pipe2:+too+many+open+files", Warn, "limit-files", "may have 100 descriptors", "ulimit -n"}, // and yet it works
+	{"", OK, "limit-memlock", "any amount", ""},
+	{"locks:8388608 RDMA", Warn, "limit-memlock", "8192 KiB", "ulimit -l"},
 
-	// consumer
-	{"no consumer", healthy, nil, "consumer", OK, "No consumer", ""},
-	{"UCX told not to", healthy, func(s *scene) {
-		s.consumer(facts.Consumer{Name: "UCX", Wants: []string{"libgdrapi.so.2"}})
-		s.Env["UCX_TLS"] = "rc,cuda_copy"
-	}, "consumer", Warn, "UCX_TLS=rc,cuda_copy leaves it out", "gdr_copy"},
-	{"built without", healthy, func(s *scene) { s.consumer(facts.Consumer{Name: "libfabric"}) }, "consumer", Warn, "built without GDRCopy", "a build with GDRCopy"},
-	{"libfabric told not to", healthy, func(s *scene) {
-		s.consumer(facts.Consumer{Name: "libfabric", Wants: []string{"libgdrapi.so"}})
-		s.Env["FI_HMEM_CUDA_USE_GDRCOPY"] = "False"
-	}, "consumer", Warn, "FI_HMEM_CUDA_USE_GDRCOPY=false turns it off", "Unset"},
-	{"no library for a consumer", healthy, func(s *scene) {
-		s.consumer(facts.Consumer{Name: "DPDK", Wants: []string{"libgdrapi.so"}})
-		s.Libraries[1].Error = "x"
-	}, "consumer", Warn, "wants libgdrapi.so, which the loader does not find", "library-name"},
-	{"NVIDIA's library for a consumer", healthy, func(s *scene) {
-		s.consumer(facts.Consumer{Name: "DPDK", Wants: []string{"libgdrapi.so"}})
-		s.Libraries[1].Ours, s.Libraries[1].Path = false, "/opt/libgdrapi.so.2.5"
-	}, "consumer", Warn, "not this project's", "line library-name"},
-	{"a library beside a consumer", healthy, func(s *scene) {
-		s.consumer(facts.Consumer{Name: "UCX", Wants: []string{"libgdrapi.so.2"}, Finds: "/u/libgdrapi.so.2"})
-		s.Libraries = append(s.Libraries, facts.Library{Name: "/u/libgdrapi.so.2", Path: "/u/libgdrapi.so.2"})
-	}, "consumer", Warn, "/u/libgdrapi.so.2, which is beside it", "Remove that file"},
+	{"", OK, "consumer", "No consumer", ""},
+	{"consumer:UCX,libgdrapi.so.2 UCX_TLS=rc,cuda_copy", Warn, "consumer", "UCX_TLS=rc,cuda_copy leaves it out", "gdr_copy"},
+	{"consumer:libfabric", Warn, "consumer", "built without GDRCopy", "a build with GDRCopy"},
+	{"consumer:libfabric,libgdrapi.so FI_HMEM_CUDA_USE_GDRCOPY=False", Warn, "consumer", "FI_HMEM_CUDA_USE_GDRCOPY=false turns it off", "Unset"},
+	{"consumer:DPDK,libgdrapi.so so:x", Warn, "consumer", "wants libgdrapi.so, which the loader does not find", "library-name"},
+	{"consumer:DPDK,libgdrapi.so theirs:/opt/libgdrapi.so.2.5", Warn, "consumer", "not this project's", "line library-name"},
+	{"consumer:UCX,libgdrapi.so.2,/u/libgdrapi.so.2 beside:/u/libgdrapi.so.2", Warn, "consumer", "/u/libgdrapi.so.2, which is beside it", "Remove that file"},
 
 	// Several things are wrong, or one with all that follows from it: what begins.
-	{"vfio has the GPU, and NVIDIA's driver is loaded", broken, func(s *scene) {
-		s.GPUs[0].Driver = "vfio-pci"
-		s.Nodes = s.Nodes[:3]
-		s.init(100)
-	}, "gpu", Fail, "vfio-pci has", ""},
-	{"a variable that forces a backend, and no driver", broken, func(s *scene) { s.noDriver(); s.Env["GDRCOPY_BACKEND"] = "rm" }, "gpu", Fail, "not loaded", ""},
-	{"a container that asks for no computing", broken, func(s *scene) {
-		s.Container = "Docker"
-		s.Env["NVIDIA_DRIVER_CAPABILITIES"] = "utility"
-		s.CUDA = facts.CUDA{Load: "libcuda.so.1: cannot open shared object file"}
-	}, "container", Fail, "without compute", ""},
-	{"nodes that are closed to the user", broken, func(s *scene) {
-		s.node("/dev/nvidiactl").Access = "permission denied"
-		s.init(999)
-	}, "device-nodes", Fail, "/dev/nvidiactl may not be used", ""},
-	{"the driver was updated and not loaded anew", broken, func(s *scene) {
-		s.CUDA.Path = "/usr/lib/libcuda.so.570.1"
-		s.init(803)
-	}, "driver", Fail, "which is older", ""},
-	{"a driver that is too old", broken, func(s *scene) {
-		s.Driver.Version, s.CUDA.Path = "470.1", "/usr/lib/libcuda.so.470.1"
-		s.backend("rm").Errno = "ENOTSUP"
-	}, "driver", Fail, "535 is the first", ""},
-	{"CUDA_VISIBLE_DEVICES, and no nvidia-uvm", broken, func(s *scene) {
-		s.Env["CUDA_VISIBLE_DEVICES"] = ""
-		s.node("/dev/nvidia-uvm").Exists = false
-		s.init(100)
-	}, "cuda", Fail, "CUDA_VISIBLE_DEVICES=", ""},
-	{"no node of the GPU that CUDA_VISIBLE_DEVICES names", broken, func(s *scene) {
-		s.Env["CUDA_VISIBLE_DEVICES"] = "0"
-		s.Nodes = s.Nodes[:3]
-		s.init(100)
-	}, "device-nodes", Fail, "no /dev/nvidia0", ""},
-	{"two parts of a driver that do not fit, and no nvidia-uvm", broken, func(s *scene) {
-		s.CUDA.Path = "/usr/lib/libcuda.so.1"
-		s.node("/dev/nvidia-uvm").Exists = false
-		s.init(803)
-	}, "cuda", Fail, "different versions (803)", ""},
-	{"a GPU that is lost, and no nvidia-uvm", broken, func(s *scene) {
-		s.node("/dev/nvidia-uvm").Exists = false
-		s.init(999)
-		s.NVML = facts.NVML{Error: "nvmlDeviceGetHandleByIndex_v2: NVML answered 15"}
-	}, "gpu", Fail, "A GPU is lost", ""},
-	{"confidential computing", broken, func(s *scene) {
-		s.NVML.Confidential = true
-		s.backend("rm").Errno, s.backend("rm").Error = "ENOTSUP", "confidential computing is on"
-	}, "confidential-computing", Fail, "hides its memory", ""},
-	{"a BAR1 that is full", broken, func(s *scene) {
-		s.NVML.GPUs[0].BAR1Free = 0
-		*s.backend("rm") = facts.Backend{Name: "rm"}
-		s.Trials = []facts.Trial{{Backend: "rm", Step: "gdr_map", Error: "cannot allocate memory"}}
-	}, "bar1", Fail, "0 MiB are free", ""},
+	{"broken gpu:vfio-pci noGPU init:100", Fail, "gpu", "vfio-pci has", ""},
+	{"broken noDriver GDRCOPY_BACKEND=rm", Fail, "gpu", "not loaded", ""},
+	{"broken in:Docker NVIDIA_DRIVER_CAPABILITIES=utility load:libcuda.so.1:+cannot+open", Fail, "container", "without compute", ""},
+	{"broken /dev/nvidiactl:refused init:999", Fail, "device-nodes", "/dev/nvidiactl may not be used", ""},
+	{"broken libcuda:/usr/lib/libcuda.so.570.1 init:803", Fail, "driver", "which is older", ""},
+	{"broken driver:470.1 libcuda:/usr/lib/libcuda.so.470.1 rm:ENOTSUP", Fail, "driver", "535 is the first", ""},
+	{"broken CUDA_VISIBLE_DEVICES= /dev/nvidia-uvm:missing init:100", Fail, "cuda", "CUDA_VISIBLE_DEVICES=", ""},
+	{"broken CUDA_VISIBLE_DEVICES=0 noGPU init:100", Fail, "device-nodes", "no /dev/nvidia0", ""},
+	{"broken libcuda:/usr/lib/libcuda.so.1 /dev/nvidia-uvm:missing init:803", Fail, "cuda", "different versions (803)", ""},
+	{"broken /dev/nvidia-uvm:missing init:999 nvml:nvmlDeviceGetHandleByIndex+v2:+NVML+answered+15", Fail, "gpu", "A GPU is lost", ""},
 }
 
 // behind has the findings that come before that of a row: what is told first is what to do first.
 var behind = map[string]string{
-	"no libcuda for dmabuf": "cuda", "no libcuda for rm": "cuda", "library of another machine": "backend-rm",
-	"no backend": "backend-rm", "trial cannot pin": "bar1",
+	"backend-dmabuf asked:dmabuf load:x": "cuda", "backend-rm broken load:x": "cuda", "trial broken": "backend-rm",
+	"library broken noTrial so2:libgdrapi.so.2:+wrong+ELF+class": "backend-rm", "trial step:gdr_pin_buffer free:0": "bar1",
 }
 
 func TestCauses(t *testing.T) {
 	for _, c := range causes {
-		t.Run(c.name, func(t *testing.T) {
-			s := c.from()
-			if c.change != nil {
-				c.change(s)
-			}
-			r := Examine(s.Facts)
+		t.Run(c.script+" "+c.id, func(t *testing.T) {
+			r := Examine(machine(c.script).Facts)
 			f := findingOf(t, r, c.id)
 			require.Equal(t, c.status, f.Status, "%+v", f)
 			require.Contains(t, f.Cause, c.cause)
@@ -495,7 +448,7 @@ func TestCauses(t *testing.T) {
 			if c.status == Fail {
 				require.Equal(t, Broken, r.Verdict)
 				first := r.Findings[slices.IndexFunc(r.Findings, func(f Finding) bool { return f.Status == Fail })]
-				require.Equal(t, cmp.Or(behind[c.name], c.id), first.ID, "%+v", r.Findings)
+				require.Equal(t, cmp.Or(behind[c.id+" "+c.script], c.id), first.ID, "%+v", r.Findings)
 				require.Equal(t, "libgdrapi does not work here. Begin with "+first.ID+": "+first.Cause, r.Summary)
 			}
 			for _, f := range r.Findings {
@@ -545,11 +498,7 @@ func TestManualHasTheFindings(t *testing.T) {
 		require.Contains(t, code, `"`+id+`"`)
 	}
 	for _, c := range causes {
-		s := c.from()
-		if c.change != nil {
-			c.change(s)
-		}
-		for _, f := range Examine(s.Facts).Findings {
+		for _, f := range Examine(machine(c.script).Facts).Findings {
 			require.Contains(t, documented, f.ID)
 		}
 	}
@@ -578,26 +527,21 @@ func TestNewer(t *testing.T) {
 // What is enough, and one less.
 func TestLimits(t *testing.T) {
 	for _, c := range []struct {
-		from   func() *scene
-		id     string
-		enough uint64
-		change func(s *scene, n uint64)
-		ok     Status
-		less   Status
+		script, id string
+		enough     int
+		ok, less   Status
 	}{
-		{healthy, "bar1", 64 << 20, func(s *scene, n uint64) { s.NVML.GPUs[0].BAR1Free = n }, OK, Warn},
-		{healthy, "bar1", 1 << 30, func(s *scene, n uint64) { s.NVML.GPUs[0].BAR1Total = n }, OK, Warn},
-		{healthy, "bar1", 1 << 30, func(s *scene, n uint64) { s.NVML.GPUs, s.GPUs[0].BAR1 = nil, n }, OK, Warn},
-		{healthy, "limit-files", 1024, func(s *scene, n uint64) { s.Limits.Files = n }, OK, Warn},
-		{healthy, "limit-memlock", 64 << 20, func(s *scene, n uint64) { s.Limits.Memlock, s.RDMA = n, true }, OK, Warn},
-		{broken, "limit-files", 64, func(s *scene, n uint64) { s.Limits.Files = n }, Warn, Fail},
-		{broken, "bar1", 64 << 20, func(s *scene, n uint64) { s.NVML.GPUs[0].BAR1Free = n }, OK, Fail},
-		{broken, "driver", 535, func(s *scene, n uint64) { s.Driver.Version = fmt.Sprint(n, ".99"); s.CUDA.Path = "" }, OK, Fail},
+		{"free:", "bar1", 64 << 20, OK, Warn},
+		{"total:", "bar1", 1 << 30, OK, Warn},
+		{"bar1:", "bar1", 1 << 30, OK, Warn},
+		{"files:", "limit-files", 1024, OK, Warn},
+		{"RDMA locks:", "limit-memlock", 64 << 20, OK, Warn},
+		{"broken files:", "limit-files", 64, Warn, Fail},
+		{"broken free:", "bar1", 64 << 20, OK, Fail},
+		{"broken libcuda: driver:", "driver", 535, OK, Fail},
 	} {
-		for n, want := range map[uint64]Status{c.enough: c.ok, c.enough - 1: c.less} {
-			s := c.from()
-			c.change(s, n)
-			require.Equal(t, want, findingOf(t, Examine(s.Facts), c.id).Status, "%s: %d", c.id, n)
+		for n, want := range map[int]Status{c.enough: c.ok, c.enough - 1: c.less} {
+			require.Equal(t, want, findingOf(t, Examine(machine(c.script+fmt.Sprint(n)).Facts), c.id).Status, "%s%d", c.script, n)
 		}
 	}
 	for space, want := range map[uint64]bool{1536 << 20: false, 1536<<20 - 1: true} {
@@ -671,10 +615,7 @@ func TestErrnos(t *testing.T) {
 		"ENOTTY":  {"does not answer as gdrdrv does", "dmesg"}, "EINVAL": {"does not answer as gdrdrv does", "dmesg"},
 		"EMFILE": {"said.", "ulimit -n"}, "ENFILE": {"said.", "ulimit -n"}, "EIO": {"said.", "dmesg"},
 	} {
-		s := broken()
-		s.gdrdrvNode()
-		*s.backend("gdrdrv") = facts.Backend{Name: "gdrdrv", Error: "said", Errno: errno}
-		s.backend("rm").Errno = errno
+		s := machine("broken /dev/gdrdrv:device gdrdrv:" + errno + ",said rm:" + errno)
 		e := examination{Facts: s.Facts}
 		require.Contains(t, e.refusal(*s.backend("gdrdrv")).cause, want[0], errno)
 		require.Contains(t, e.refusal(*s.backend("rm")).advice, want[1], errno)
