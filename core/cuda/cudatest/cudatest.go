@@ -18,6 +18,7 @@ import (
 	"unsafe"
 
 	"gdrapi/core/dl"
+	"gdrapi/core/internal/scripttest"
 	"gdrapi/core/internal/sys"
 	"gdrapi/core/log"
 	"gdrapi/core/log/logtest"
@@ -100,43 +101,19 @@ func (s *Sim) Heal(name string) {
 // results are those by which a function of the driver fails in a script, which may give another one by its number.
 var results = map[string]int{"EINVAL": 1, "ENOMEM": 2, "EPERM": 800, "ENOTSUP": 801, "EIO": 999}
 
-// Run runs a script, whose words are
-//
-//	CALL            one of calls, which succeeds; CALL:ARGUMENT gives it an argument
-//	CALL=ERRNO      it fails so; CALL=ERRNO~TEXT: and says that, each dot of which is any character
-//	-FUNCTION=ERRNO the driver's function fails so from now on; -FUNCTION=ERRNO@2: its second call
-//	+FUNCTION       it works again
+// Run runs a script of scripttest's. A function of the driver fails by -FUNCTION=ERRNO from now on, by
+// -FUNCTION=ERRNO@2 the second time.
 func (s *Sim) Run(script string, calls map[string]func(argument string) error) {
-	for _, word := range strings.Fields(script) {
-		head, want, _ := strings.Cut(word, "=")
-		name, argument, _ := strings.Cut(head, ":")
-		switch head[0] {
-		case '-':
-			result, nth, _ := strings.Cut(want, "@")
-			number, known := results[result]
-			if !known {
-				number, _ = strconv.Atoi(result)
-			}
-			require.NotZero(s.t, number, "%s in %q", word, script)
-			n, _ := strconv.Atoi(nth)
-			s.Fail(head[1:], number, n)
-			continue
-		case '+':
-			s.Heal(head[1:])
-			continue
+	scripttest.Run(s.t, script, calls, func(function, how string) {
+		name, nth, _ := strings.Cut(how, "@")
+		result, known := results[name]
+		if !known {
+			result, _ = strconv.Atoi(name)
 		}
-		require.Contains(s.t, calls, name, "%s in %q", word, script)
-		err := calls[name](argument)
-		errno, text, _ := strings.Cut(want, "~")
-		if errno == "" {
-			require.NoError(s.t, err, "%s in %q", word, script)
-			continue
-		}
-		var is unix.Errno
-		require.ErrorAs(s.t, err, &is, "%s in %q", word, script)
-		require.Equal(s.t, errno, unix.ErrnoName(is), "%s in %q: %v", word, script, err)
-		require.Regexp(s.t, text, err.Error(), "%s in %q", word, script)
-	}
+		require.Equal(s.t, how == "", result == 0, "-%s=%s in %q", function, how, script)
+		n, _ := strconv.Atoi(nth)
+		s.Fail(function, result, n)
+	})
 }
 
 // Live counts what the driver has handed out and still owns.

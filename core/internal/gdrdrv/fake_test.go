@@ -52,9 +52,9 @@ type fakeMapping struct {
 	buffer *fakeBuffer
 }
 
-func newFake(t *testing.T, major, minor uint32) *fakeDriver {
+func newFake(t *testing.T, driver version) *fakeDriver {
 	return &fakeDriver{
-		t: t, driver: version(major<<16 | minor), minAPI: 2 << 16,
+		t: t, driver: driver, minAPI: 2 << 16,
 		persistent: true, forcePCIe: true, defaultMap: 1, canMap: []uint32{0, 1},
 		fds: map[int]bool{}, hosts: map[int]bool{}, nextFD: 100, buffers: map[uint64]*fakeBuffer{}, nextHandle: 0x1000,
 		mappings: map[uintptr]fakeMapping{}, fail: map[string]unix.Errno{},

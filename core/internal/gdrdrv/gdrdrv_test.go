@@ -11,6 +11,7 @@ import (
 	"gdrapi/core/backend"
 	"gdrapi/core/cuda"
 	"gdrapi/core/cuda/cudatest"
+	"gdrapi/core/internal/scripttest"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -21,12 +22,6 @@ const buffer = 0x7f1200000000 // a device pointer, aligned to 64 KiB
 var _ backend.Backend = Backend{}
 
 func noSync(uint64, uint64) {}
-
-func openFake(t *testing.T, f *fakeDriver) *session {
-	s, err := open(f, noSync)
-	require.NoError(t, err)
-	return s
-}
 
 // Numbers and layouts of kmod/gdrdrv_uapi.h, which old binaries have: the fields by their offsets,
 // and the size.
@@ -58,297 +53,145 @@ func TestABI(t *testing.T) {
 	}
 }
 
-func TestOpenChecksTheVersionWindow(t *testing.T) {
-	for _, c := range []struct {
-		major, minor uint32
-		minAPI       version
-		refused      string // what the error says
-	}{
-		{1, 9, 0x20000, "gdrdrv is 1.9, and 2.0 is the oldest"},
-		{1, 65535, 0x20000, "gdrdrv is 1.65535, and 2.0 is the oldest"},
-		{2, 0, 0x20000, ""},
-		{2, 3, 0x20000, ""},
-		{2, 6, 0x20000, ""},
-		{2, 9, 0x20006, ""},
-		{3, 0, 0x20006, ""},
-		{2, 9, 0x20007, "gdrdrv 2.9 needs a libgdrapi of 2.7 or later, this is 2.6"},
-		{3, 0, 0x30000, "gdrdrv 3.0 needs a libgdrapi of 3.0 or later, this is 2.6"},
-	} {
-		f := newFake(t, c.major, c.minor)
-		f.minAPI = c.minAPI
-		s, err := open(f, noSync)
-		if c.refused != "" {
-			require.ErrorIs(t, err, unix.ENOTSUP, "%v", f)
-			require.ErrorContains(t, err, c.refused)
-			require.Zero(t, f.live(), "%v", f)
-			continue
-		}
-		require.NoError(t, err, "%v", f)
-		major, minor := s.Version()
-		require.Equal(t, []int{int(c.major), int(c.minor)}, []int{major, minor})
-		require.NoError(t, s.Close())
-		require.Zero(t, f.live())
-	}
-}
+var mappingTypes = map[string]backend.MappingType{"": backend.None, "WC": backend.WC, "cached": backend.Caching, "device": backend.Device}
 
-func TestOpenSaysWhatIsMissing(t *testing.T) {
-	f := newFake(t, 2, 6)
-	for _, absent := range []unix.Errno{unix.ENOENT, unix.ENXIO, unix.ENODEV} {
-		f.fail["open"] = absent
-		_, err := open(f, noSync)
-		require.ErrorIs(t, err, absent)
-		require.ErrorContains(t, err, "modprobe gdrdrv")
-	}
-	f.fail["open"] = unix.EACCES
-	_, err := open(f, noSync)
-	require.ErrorIs(t, err, unix.EACCES)
-	require.NotContains(t, err.Error(), "modprobe")
-	f.fail["own"] = unix.EMFILE
-	_, err = open(f, noSync)
-	require.ErrorIs(t, err, unix.EMFILE)
-	require.Zero(t, f.live(), "the descriptor is closed")
-}
-
-// Every version pins, maps, reports and unmaps, by the ioctls that it has.
-func TestLifeOfABuffer(t *testing.T) {
-	for _, minor := range []uint32{0, 3, 4, 5, 6} {
-		f := newFake(t, 2, minor)
-		s := openFake(t, f)
-		p, err := s.Pin(backend.PinRequest{Addr: buffer, Size: 70000})
-		require.NoError(t, err, "%v", f)
-
-		info, err := p.Info()
+// run runs a script on a driver, a session and its last pin, of 65536 bytes. A driver's call fails once.
+func run(t *testing.T, script string) {
+	var f *fakeDriver
+	var s *session
+	var p backend.Pin
+	var got backend.MappingType
+	before := 0
+	parse := func(text string) version {
+		var major, minor uint32
+		_, err := fmt.Sscanf(text, "%d.%d", &major, &minor)
 		require.NoError(t, err)
-		require.Equal(t, backend.Info{VA: buffer, MappedSize: 2 << 16, PageSize: 1 << 16, TMCycles: 987654, CyclesPerMS: 2400}, info)
-
-		for range 2 {
-			va, got, err := p.Map(2<<16, backend.None)
-			require.NoError(t, err, "%v", f)
-			require.NotZero(t, va)
-			require.Equal(t, backend.WC, got)
-			_, _, err = p.Map(2<<16, backend.WC)
-			require.ErrorIs(t, err, unix.EINVAL, "mapped already")
-			require.NoError(t, unmap(p))
-			require.ErrorIs(t, unmap(p), unix.EINVAL)
-		}
-
-		flag, err := p.CallbackFlag()
-		require.NoError(t, err)
-		require.Zero(t, flag)
-		f.buffers[p.(*pin).handle].revoked = true
-		flag, err = p.CallbackFlag()
-		require.NoError(t, err)
-		require.Equal(t, 1, flag)
-
-		require.NoError(t, p.Unpin())
-		require.Equal(t, 1, f.live(), "the session's descriptor alone")
-		require.ErrorIs(t, p.Unpin(), unix.EINVAL)
-		_, err = p.Info()
-		require.ErrorIs(t, err, unix.EINVAL)
-		require.NoError(t, s.Close())
-		require.Zero(t, f.live())
-
-		pinned := "PIN_BUFFER"
-		if minor >= 5 {
-			pinned = "PIN_BUFFER_V2"
-		}
-		require.Contains(t, f.calls, pinned, "%v", f)
-		require.Equal(t, minor >= 4, slices.Contains(f.calls, "GET_INFO_V2"), "%v", f)
-		require.Equal(t, minor < 4, slices.Contains(f.calls, "GET_INFO"), "%v", f)
+		return version(major<<16 | minor)
 	}
-}
-
-// The driver drops a mapping when the memory is freed.
-func TestRevokedWhileMapping(t *testing.T) {
-	for i, minor := range []uint32{3, 6, 3, 6} {
-		f := newFake(t, 2, minor)
-		f.persistent, f.revokeAtMmap = false, true
-		f.defaultMap = uint32(1 + i/2) // write-combined, or cached
-		s := openFake(t, f)
-		p, err := s.Pin(backend.PinRequest{Addr: buffer, Size: 65536})
-		require.NoError(t, err)
-		_, _, err = p.Map(65536, backend.None)
-		require.ErrorIs(t, err, unix.EAGAIN)
-		require.Empty(t, f.mappings, "nothing is left mapped")
-		require.NoError(t, p.Unpin())
-		require.NoError(t, s.Close())
+	equal := func(what func() any) func(string) error {
+		return func(want string) error { require.Equal(t, want, fmt.Sprint(what()), script); return nil }
 	}
-}
-
-// The host closed the descriptor, and its number is nothing, or another open of the driver.
-// No call reaches that one's buffers, and gdr_close leaves it open. A new gdr_open works.
-func TestHostClosesTheDescriptor(t *testing.T) {
-	for _, again := range []bool{false, true} {
-		for _, mapped := range []bool{false, true} {
-			f := newFake(t, 2, 6)
-			s := openFake(t, f)
-			p, err := s.Pin(backend.PinRequest{Addr: buffer, Size: 65536})
-			require.NoError(t, err)
-			if mapped {
-				_, _, err = p.Map(65536, backend.None)
+	set := func(do func(a string)) func(string) error { return func(a string) error { do(a); return nil } }
+	scripttest.Run(t, script, map[string]func(string) error{
+		"gdrdrv":    set(func(a string) { f = newFake(t, parse(a)) }),
+		"needs":     set(func(a string) { f.minAPI = parse(a) }),
+		"transient": set(func(string) { f.persistent = false }),
+		"noPCIe":    set(func(string) { f.forcePCIe = false }),
+		"revokes":   set(func(string) { f.revokeAtMmap = true }),
+		"revoked":   set(func(string) { f.buffers[p.(*pin).handle].revoked = true }),
+		"has": set(func(list string) { // what it maps by itself, and what it may be asked for
+			f.canMap = []uint32{0}
+			for i, name := range strings.Split(list, ",") {
+				if f.canMap = append(f.canMap, uint32(mappingTypes[name])); i == 0 {
+					f.defaultMap = f.canMap[1]
+				}
+			}
+		}),
+		"hostCloses": set(func(again string) { f.hostCloses(s.fd, again != ""); before = len(f.calls) }),
+		"open":       func(string) (err error) { s, err = open(f, noSync); return err },
+		"close":      func(string) error { return s.Close() },
+		"pin": func(how string) error {
+			req := backend.PinRequest{Addr: buffer, Size: 65536}
+			if how == "PCIe" {
+				req.Flags = 1
+			} else if how == "token" {
+				req.Token, req.VASpace = 7, 9
+			}
+			pinned, err := s.Pin(req)
+			if err == nil {
+				p = pinned
+			}
+			return err
+		},
+		"info": func(string) error {
+			info, err := p.Info()
+			require.True(t, err != nil || info == backend.Info{VA: buffer, MappedSize: 1 << 16, PageSize: 1 << 16, TMCycles: 987654, CyclesPerMS: 2400})
+			return err
+		},
+		"flag": func(want string) error {
+			v, err := p.CallbackFlag()
+			require.True(t, err != nil || want == fmt.Sprint(v), script)
+			return err
+		},
+		"map":       func(want string) (err error) { _, got, err = p.Map(65536, mappingTypes[want]); return err },
+		"got":       func(want string) error { require.Equal(t, mappingTypes[want], got, script); return nil },
+		"unmap":     func(string) error { return unmap(p) },
+		"unpin":     func(string) error { return p.Unpin() },
+		"attribute": func(string) error { _, err := s.Attribute(backend.AttrForcePCIe); return err },
+		"attributes": equal(func() any {
+			var list []int
+			for _, a := range []backend.Attr{backend.AttrPersistentMapping, backend.AttrForcePCIe, backend.AttrDMABufMmap} {
+				v, err := s.Attribute(a)
 				require.NoError(t, err)
+				list = append(list, v)
 			}
-			f.hostCloses(s.fd, again)
-			before := len(f.calls)
-			_, err = s.Pin(backend.PinRequest{Addr: buffer, Size: 65536})
-			require.ErrorContains(t, err, "gdr_open")
-			_, attribute := s.Attribute(backend.AttrForcePCIe)
-			_, info := p.Info()
-			_, flag := p.CallbackFlag()
-			for _, err := range []error{err, attribute, info, flag} {
-				require.ErrorIs(t, err, unix.EBADF)
-			}
-			if mapped {
-				require.Len(t, f.calls, before)
-				require.NoError(t, unmap(p), "the mapping is the process's")
-				before++
-			}
-			_, _, err = p.Map(65536, backend.None)
-			require.ErrorIs(t, err, unix.EBADF)
-			require.ErrorIs(t, p.Unpin(), unix.EBADF)
-			require.NoError(t, s.Close())
-			require.Len(t, f.calls, before)
-			require.Empty(t, f.mappings)
-
-			s = openFake(t, f)
-			p, err = s.Pin(backend.PinRequest{Addr: buffer, Size: 65536})
-			require.NoError(t, err)
-			require.NoError(t, p.Unpin())
-			require.NoError(t, s.Close())
-		}
-	}
+			return strings.Trim(strings.ReplaceAll(fmt.Sprint(list), " ", ","), "[]")
+		}),
+		"version":  equal(func() any { return fmt.Sprint(s.driver.major(), ".", s.driver.minor()) }),
+		"tokens":   equal(func() any { return fmt.Sprint(f.token, ",", f.space) }),
+		"live":     equal(func() any { return f.live() }),
+		"mappings": equal(func() any { return len(f.mappings) }),
+		"since":    equal(func() any { return len(f.calls) - before }), // calls since the host has closed
+		"asks":     equal(func() any { return strings.Count(strings.Join(f.calls, " "), "REQ_MAPPING_TYPE") }),
+		"calls":    set(func(name string) { require.Contains(t, f.calls, name, script) }),
+		"not":      set(func(name string) { require.NotContains(t, f.calls, name, script) }),
+	}, func(call, errno string) {
+		f.fail[call] = map[string]unix.Errno{"ENOENT": unix.ENOENT, "ENXIO": unix.ENXIO, "ENODEV": unix.ENODEV,
+			"EACCES": unix.EACCES, "EMFILE": unix.EMFILE, "EMLINK": unix.EMLINK}[errno]
+	})
 }
 
-func TestPinFlagsAndTokens(t *testing.T) {
-	for _, c := range []struct {
-		what       string
-		minor      uint32
-		persistent bool
-		forcePCIe  bool
-		req        backend.PinRequest
-		want       error
-	}{
-		{"FORCE_PCIE", 6, true, true, backend.PinRequest{Flags: 1}, nil},
-		{"FORCE_PCIE, not in this NVIDIA driver", 6, true, false, backend.PinRequest{Flags: 1}, unix.EINVAL},
-		{"FORCE_PCIE, old gdrdrv", 4, true, true, backend.PinRequest{Flags: 1}, unix.EINVAL},
-		{"flags 0, old gdrdrv", 4, true, true, backend.PinRequest{}, nil},
-		{"tokens", 6, false, true, backend.PinRequest{Token: 7, VASpace: 9}, nil},
-		{"tokens, persistent", 6, true, true, backend.PinRequest{Token: 7, VASpace: 9}, nil},
-		{"tokens, old gdrdrv", 4, false, true, backend.PinRequest{Token: 7, VASpace: 9}, nil},
-		{"tokens, persistent, old gdrdrv", 4, true, true, backend.PinRequest{Token: 7, VASpace: 9}, unix.EINVAL},
-	} {
-		f := newFake(t, 2, c.minor)
-		f.persistent, f.forcePCIe = c.persistent, c.forcePCIe
-		s := openFake(t, f)
-		c.req.Addr, c.req.Size = buffer, 100
-		_, err := s.Pin(c.req)
-		if c.want == nil {
-			require.NoError(t, err, c.what)
-			require.Len(t, f.buffers, 1, c.what)
-			if c.minor < 5 {
-				require.Equal(t, c.req.Token, f.token, c.what)
-				require.Equal(t, c.req.VASpace, f.space, c.what)
-			}
-		} else {
-			require.ErrorIs(t, err, c.want, c.what)
-			require.Empty(t, f.buffers, c.what)
-		}
-	}
-}
+// A buffer's life, by the calls that the version has.
+const life = " open version:2.%d pin info map got:WC map:WC=EINVAL unmap unmap=EINVAL map unmap flag:0 revoked flag:1 " +
+	"unpin live:1 unpin=EINVAL info=EINVAL close live:0"
 
-func TestMappingTypes(t *testing.T) {
-	for _, c := range []struct {
-		what       string
-		minor      uint32
-		defaultMap uint32
-		canMap     []uint32
-		want       backend.MappingType
-		got        backend.MappingType
-		err        error
-	}{
-		{"own choice, cached", 6, 2, []uint32{0, 1, 2}, backend.None, backend.Caching, nil},
-		{"own choice, device", 6, 3, []uint32{0, 1, 3}, backend.None, backend.Device, nil},
-		{"WC asked for", 6, 2, []uint32{0, 1, 2}, backend.WC, backend.WC, nil},
-		{"2.5 can be asked", 5, 2, []uint32{0, 1, 2}, backend.WC, backend.WC, nil},
-		{"unsupported", 6, 1, []uint32{0, 1}, backend.Caching, 0, unix.EOPNOTSUPP},
-		{"2.4 cannot be asked, has it", 4, 1, nil, backend.WC, backend.WC, nil},
-		{"2.4 cannot be asked, lacks it", 4, 1, nil, backend.Caching, 0, unix.EOPNOTSUPP},
-		{"2.3 cached", 3, 2, nil, backend.None, backend.Caching, nil},
-		{"2.3 cannot be asked, lacks it", 3, 2, nil, backend.WC, 0, unix.EOPNOTSUPP},
+func TestScripts(t *testing.T) {
+	for _, script := range []string{
+		// The versions that fit.
+		"gdrdrv:1.9 open=ENOTSUP~gdrdrv.is.1.9,.and.2.0.is.the.oldest live:0",
+		"gdrdrv:1.65535 open=ENOTSUP~gdrdrv.is.1.65535,.and.2.0 live:0",
+		"gdrdrv:2.9 needs:2.6 open version:2.9 close live:0", "gdrdrv:3.0 needs:2.6 open version:3.0 close live:0",
+		"gdrdrv:2.9 needs:2.7 open=ENOTSUP~gdrdrv.2.9.needs.a.libgdrapi.of.2.7.or.later,.this.is.2.6 live:0",
+		"gdrdrv:3.0 needs:3.0 open=ENOTSUP~gdrdrv.3.0.needs.a.libgdrapi.of.3.0 live:0",
+		"gdrdrv:2.6 -open=ENOENT open=ENOENT~modprobe -open=ENXIO open=ENXIO~modprobe -open=ENODEV open=ENODEV~modprobe " +
+			"-open=EACCES open=EACCES~^open./dev/gdrdrv:.permission -own=EMFILE open=EMFILE live:0",
+		"gdrdrv:2.0" + fmt.Sprintf(life, 0) + " calls:PIN_BUFFER calls:GET_INFO not:GET_INFO_V2",
+		"gdrdrv:2.3" + fmt.Sprintf(life, 3) + " calls:PIN_BUFFER calls:GET_INFO not:GET_INFO_V2",
+		"gdrdrv:2.4" + fmt.Sprintf(life, 4) + " calls:PIN_BUFFER calls:GET_INFO_V2 not:GET_INFO",
+		"gdrdrv:2.5" + fmt.Sprintf(life, 5) + " calls:PIN_BUFFER_V2 calls:GET_INFO_V2 not:GET_INFO",
+		"gdrdrv:2.6" + fmt.Sprintf(life, 6) + " calls:PIN_BUFFER_V2 calls:GET_INFO_V2 not:GET_INFO",
+		// The driver drops a mapping when the memory is freed.
+		"gdrdrv:2.3 transient revokes open pin map=EAGAIN mappings:0 unpin close", "gdrdrv:2.3 has:cached transient revokes open pin map=EAGAIN mappings:0 unpin close",
+		"gdrdrv:2.6 transient revokes open pin map=EAGAIN mappings:0 unpin close", "gdrdrv:2.6 has:cached transient revokes open pin map=EAGAIN mappings:0 unpin close",
+		// Flags and tokens.
+		"gdrdrv:2.6 open pin:PCIe", "gdrdrv:2.6 noPCIe open pin:PCIe=EINVAL live:1", "gdrdrv:2.4 open pin:PCIe=EINVAL~knows.no.pin.flags live:1",
+		"gdrdrv:2.4 open pin tokens:0,0", "gdrdrv:2.6 transient open pin:token", "gdrdrv:2.6 open pin:token",
+		"gdrdrv:2.4 transient open pin:token tokens:7,9", "gdrdrv:2.4 open pin:token=EINVAL live:1",
+		"gdrdrv:2.6 open attributes:1,1,0", "gdrdrv:2.5 noPCIe open attributes:1,0,0", "gdrdrv:2.6 transient noPCIe open attributes:0,0,0",
+		"gdrdrv:2.4 open attributes:0,0,0", "gdrdrv:2.0 open attributes:0,0,0",
+		// Types of mappings. One that was asked for does not apply to later mappings, and a request that fails is made again.
+		"gdrdrv:2.6 has:cached,WC open pin map got:cached", "gdrdrv:2.6 has:device,WC open pin map got:device",
+		"gdrdrv:2.6 has:cached,WC open pin map:WC got:WC", "gdrdrv:2.5 has:cached,WC open pin map:WC got:WC",
+		"gdrdrv:2.6 has:WC open pin map:cached=ENOTSUP mappings:0", "gdrdrv:2.4 has:WC open pin map:WC got:WC",
+		"gdrdrv:2.4 has:WC open pin map:cached=ENOTSUP~type.2.was.asked.for,.gdrdrv.gave.type.1 mappings:0", "gdrdrv:2.3 has:cached open pin map got:cached",
+		"gdrdrv:2.3 has:cached open pin map:WC=ENOTSUP~type.1.was.asked.for,.gdrdrv.gave.type.2 mappings:0",
+		"gdrdrv:2.6 has:cached,WC open pin map:WC got:WC unmap map got:cached unmap map:WC got:WC unmap map:WC got:WC unmap asks:3 " +
+			"map got:cached unmap -REQ_MAPPING_TYPE=EMLINK map:WC=EMLINK map:WC got:WC",
+		// The host closed the descriptor, and its number is nothing, or another open of the driver. No call reaches that
+		// one's buffers, and gdr_close leaves it open. A mapping is the process's. A new gdr_open works.
+		"gdrdrv:2.6 open pin hostCloses pin=EBADF~gdr_open attribute=EBADF info=EBADF flag=EBADF map=EBADF unpin=EBADF close since:0 open pin unpin close",
+		"gdrdrv:2.6 open pin hostCloses:again pin=EBADF~gdr_open attribute=EBADF info=EBADF flag=EBADF map=EBADF unpin=EBADF close since:0 open pin unpin close",
+		"gdrdrv:2.6 open pin map hostCloses info=EBADF since:0 unmap map=EBADF unpin=EBADF close since:1 mappings:0 open pin unpin close",
+		"gdrdrv:2.6 open pin map hostCloses:again info=EBADF since:0 unmap map=EBADF unpin=EBADF close since:1 mappings:0 open pin unpin close",
 	} {
-		f := newFake(t, 2, c.minor)
-		f.defaultMap, f.canMap = c.defaultMap, c.canMap
-		p, err := openFake(t, f).Pin(backend.PinRequest{Addr: buffer, Size: 65536})
-		require.NoError(t, err, c.what)
-		_, got, err := p.Map(65536, c.want)
-		if c.err != nil {
-			require.ErrorIs(t, err, c.err, c.what)
-			if c.minor < 5 {
-				require.ErrorContains(t, err, fmt.Sprintf("type %d was asked for, gdrdrv gave type %d", c.want, c.defaultMap))
-			}
-			require.Empty(t, f.mappings, c.what)
-			continue
-		}
-		require.NoError(t, err, c.what)
-		require.Equal(t, c.got, got, c.what)
-	}
-}
-
-// A requested type does not apply to later mappings.
-func TestRequestedTypeIsTakenBack(t *testing.T) {
-	f := newFake(t, 2, 6)
-	f.defaultMap, f.canMap = 2, []uint32{0, 1, 2}
-	p, err := openFake(t, f).Pin(backend.PinRequest{Addr: buffer, Size: 65536})
-	require.NoError(t, err)
-	for _, c := range []struct{ want, got backend.MappingType }{
-		{backend.WC, backend.WC}, {backend.None, backend.Caching}, {backend.WC, backend.WC}, {backend.WC, backend.WC},
-	} {
-		_, got, err := p.Map(65536, c.want)
-		require.NoError(t, err)
-		require.Equal(t, c.got, got)
-		require.NoError(t, unmap(p))
-	}
-	require.Equal(t, 3, strings.Count(strings.Join(f.calls, " "), "REQ_MAPPING_TYPE"), "one for each change")
-
-	// A request that fails is made again.
-	_, _, err = p.Map(65536, backend.None)
-	require.NoError(t, err)
-	require.NoError(t, unmap(p))
-	f.fail["REQ_MAPPING_TYPE"] = unix.EMLINK
-	_, _, err = p.Map(65536, backend.WC)
-	require.ErrorIs(t, err, unix.EMLINK)
-	_, got, err := p.Map(65536, backend.WC)
-	require.NoError(t, err)
-	require.Equal(t, backend.WC, got)
-}
-
-func TestAttributes(t *testing.T) {
-	for _, c := range []struct {
-		minor                 uint32
-		persistent, forcePCIe bool
-		want                  [2]int
-	}{
-		{6, true, true, [2]int{1, 1}},
-		{5, true, false, [2]int{1, 0}},
-		{6, false, false, [2]int{0, 0}},
-		{4, true, true, [2]int{0, 0}},
-		{0, true, true, [2]int{0, 0}},
-	} {
-		f := newFake(t, 2, c.minor)
-		f.persistent, f.forcePCIe = c.persistent, c.forcePCIe
-		s := openFake(t, f)
-		for a, want := range map[backend.Attr]int{backend.AttrPersistentMapping: c.want[0], backend.AttrForcePCIe: c.want[1], backend.AttrDMABufMmap: 0} {
-			v, err := s.Attribute(a)
-			require.NoError(t, err)
-			require.Equal(t, want, v, "attribute %d", a)
-		}
+		run(t, script)
 	}
 }
 
 // Each call on the way fails once. The caller gets the errno, and after the session is
 // closed nothing is left.
 func TestEveryCallFailsOnce(t *testing.T) {
-	life := func(f *fakeDriver) error {
+	whole := func(f *fakeDriver) error {
 		s, err := open(f, noSync)
 		if err != nil {
 			return err
@@ -379,16 +222,16 @@ func TestEveryCallFailsOnce(t *testing.T) {
 		}
 		return err
 	}
-	for _, minor := range []uint32{3, 4, 5, 6} {
-		clean := newFake(t, 2, minor)
-		require.NoError(t, life(clean))
+	for _, minor := range []version{3, 4, 5, 6} {
+		clean := newFake(t, 2<<16|minor)
+		require.NoError(t, whole(clean))
 		slices.Sort(clean.calls)
 		calls := slices.Compact(clean.calls)
 		require.Greater(t, len(calls), 6)
 		for _, name := range calls {
-			f := newFake(t, 2, minor)
+			f := newFake(t, 2<<16|minor)
 			f.fail[name] = unix.EMLINK // the library never returns this errno by itself
-			err := life(f)
+			err := whole(f)
 			if name != "close" {
 				require.ErrorIs(t, err, unix.EMLINK, "%v: %s", f, name)
 			}
@@ -402,7 +245,7 @@ func TestSyncMemopsOfOwnBytes(t *testing.T) {
 	sim := cudatest.Need(t)
 	addr := sim.MemAlloc(0, 2<<20)
 	var asked [][2]uint64
-	s, err := open(newFake(t, 2, 6), func(addr, size uint64) {
+	s, err := open(newFake(t, 0x20006), func(addr, size uint64) {
 		asked = append(asked, [2]uint64{addr, size})
 		syncMemops(addr, size)
 	})
