@@ -159,58 +159,58 @@ func (d *Driver) checkMap(q *request, m *Memory, offset, length uint64) error {
 // cardInfo answers in reverse, so that an index is not an ordinal. A platform device has no PCI
 // address. [nv.c, nvidia_read_card_info]
 func (d *Driver) cardInfo(q *request) error {
-	const size = 72
-	if len(q.arg)%size != 0 || len(q.arg)/size < len(d.GPUs) {
+	card := layouts["rm_card_info"]
+	if len(q.arg.bytes)%card.size != 0 || len(q.arg.bytes)/card.size < len(d.GPUs) {
 		return errInvalid
 	}
-	clear(q.arg)
+	clear(q.arg.bytes)
 	for i, g := range d.GPUs {
-		e := q.arg[(len(d.GPUs)-1-i)*size:]
-		e[0] = 1
-		e.put32(16, g.ID)
-		e.put32(56, g.Minor)
+		e := args{q.arg.bytes[(len(d.GPUs)-1-i)*card.size:], card}
+		e.bytes[0] = 1
+		e.put32("gpu_id", g.ID)
+		e.put32("minor", g.Minor)
 		if g.machine == "tegra" {
 			continue
 		}
-		e.put32(4, g.Domain)
-		e[8], e[9] = g.Bus, g.Slot
-		e.put16(12, 0x10de)
-		e.put16(14, g.Device)
+		e.put32("pci_domain", g.Domain)
+		e.from("pci_bus")[0], e.from("pci_slot")[0] = g.Bus, g.Slot
+		e.put16("pci_vendor", 0x10de)
+		e.put16("pci_device", g.Device)
 		if !g.isSystem() {
-			e.put64(48, max(d.BAR, 1<<20)) // none is smaller
+			e.put64("fb_size", max(d.BAR, 1<<20)) // none is smaller
 		}
 	}
 	return nil
 }
 
 // [gpumgrGetGpuIdInfoV2]
-func (d *Driver) idInfo(q *request, _ *Object, p bytes) error {
-	g := d.gpuByID(p.u32(0))
+func (d *Driver) idInfo(q *request, _ *Object, p args) error {
+	g := d.gpuByID(p.u32("gpu_id"))
 	if g == nil || !g.attached {
 		return InvalidArgument
 	}
-	clear(p[4:])
-	p.put32(4, g.Flags)
-	p.put32(8, g.Instance)
-	p.put32(20, uint32(g.ordinal))
-	p.put32(24, g.Instance)
-	p.put32(28, ^uint32(0)) // no NUMA node
+	clear(p.from("flags"))
+	p.put32("flags", g.Flags)
+	p.put32("instance", g.Instance)
+	p.put32("board", uint32(g.ordinal))
+	p.put32("gpu_instance", g.Instance)
+	p.put32("numa", ^uint32(0)) // no NUMA node
 	if g.machine == "grace" {
-		p.put32(28, uint32(1+g.ordinal))
+		p.put32("numa", uint32(1+g.ordinal))
 	}
 	return nil
 }
 
 // attachedIDs lists the GPUs that were opened. Here a GPU stays attached.
 // [gpumgrGetAttachedGpuIds]
-func (d *Driver) attachedIDs(_ *request, _ *Object, p bytes) error {
-	for i := range p {
-		p[i] = 0xff
+func (d *Driver) attachedIDs(_ *request, _ *Object, p args) error {
+	for i := range p.bytes {
+		p.bytes[i] = 0xff
 	}
 	n := 0
 	for _, g := range d.GPUs {
 		if g.attached {
-			p.put32(4*n, g.ID)
+			p.bytes.put32(4*n, g.ID)
 			n++
 		}
 	}
@@ -218,11 +218,11 @@ func (d *Driver) attachedIDs(_ *request, _ *Object, p bytes) error {
 }
 
 // activeDevices needs no GPU to be open. [gpumgrCacheGetActiveDeviceIds]
-func (d *Driver) activeDevices(_ *request, _ *Object, p bytes) error {
+func (d *Driver) activeDevices(_ *request, _ *Object, p args) error {
 	if d.Version < 550 {
 		return NotSupported
 	}
-	clear(p)
+	clear(p.bytes)
 	n := 0
 	for i := len(d.GPUs) - 1; i >= 0; i-- {
 		g := d.GPUs[i]
@@ -233,28 +233,29 @@ func (d *Driver) activeDevices(_ *request, _ *Object, p bytes) error {
 		if g.machine == "mig" {
 			instance, compute = 1, 0
 		}
-		p.put32(4+12*n, g.ID)
-		p.put32(8+12*n, instance)
-		p.put32(12+12*n, compute)
+		entry := p.from("list")[12*n:]
+		entry.put32(0, g.ID)
+		entry.put32(4, instance)
+		entry.put32(8, compute)
 		n++
 	}
-	p.put32(0, uint32(n))
+	p.put32("n", uint32(n))
 	return nil
 }
 
 // [cliresCtrlCmdSystemGetChipsetInfo]
-func (d *Driver) chipset(_ *request, _ *Object, p bytes) error {
-	clear(p)
-	p.put32(148, d.Chipset)
+func (d *Driver) chipset(_ *request, _ *Object, p args) error {
+	clear(p.bytes)
+	p.put32("flags", d.Chipset)
 	return nil
 }
 
 // surface answers n items; the first that it does not know ends it. Of what it knows, nobody
 // asks the rest. [memCtrlCmdGetSurfaceInfoLvm_IMPL]
-func (d *Driver) surface(q *request, o *Object, p bytes) error {
+func (d *Driver) surface(q *request, o *Object, p args) error {
 	item := make(bytes, 8)
-	for i := range uint64(p.u32(0)) {
-		at := p.u64(8) + 8*i
+	for i := range uint64(p.u32("n")) {
+		at := p.u64("items") + 8*i
 		if q.Read(at, item) != nil {
 			return InvalidArgument
 		}
@@ -275,23 +276,23 @@ func (d *Driver) surface(q *request, o *Object, p bytes) error {
 	return nil
 }
 
-// object, flags, type [client_resource.c, cliresCtrlCmdClientGetAddrSpaceType_IMPL]
-func (d *Driver) addressSpace(_ *request, o *Object, p bytes) error {
+// [client_resource.c, cliresCtrlCmdClientGetAddrSpaceType_IMPL]
+func (d *Driver) addressSpace(_ *request, o *Object, p args) error {
 	switch {
 	case o == nil:
 		return NotFound
 	case o.Memory == nil:
 		return InvalidObject
 	}
-	p.put32(8, o.Memory.Space)
+	p.put32("type", o.Memory.Space)
 	return nil
 }
 
-// object, index, result at 8 [client_resource.c, cliresCtrlCmdClientGetHandleInfo_IMPL]
-func (d *Driver) handleInfo(q *request, o *Object, p bytes) error {
-	parent, class := q.arg.u32(0), uint32(0)
+// [client_resource.c, cliresCtrlCmdClientGetHandleInfo_IMPL]
+func (d *Driver) handleInfo(q *request, o *Object, p args) error {
+	parent, class := q.arg.u32("client"), uint32(0)
 	switch {
-	case o == nil && p.u32(0) == q.arg.u32(0):
+	case o == nil && p.u32("object") == q.arg.u32("client"):
 		parent, class = 0, classClient
 	case o == nil:
 		return NotFound
@@ -301,62 +302,62 @@ func (d *Driver) handleInfo(q *request, o *Object, p bytes) error {
 			parent = o.Device.Handle
 		}
 	}
-	switch p.u32(4) {
+	switch p.u32("index") {
 	case 1:
-		p.put64(8, uint64(parent))
+		p.put64("result", uint64(parent))
 	case 2:
-		p.put64(8, uint64(class))
+		p.put64("result", uint64(class))
 	default:
 		return InvalidArgument
 	}
 	return nil
 }
 
-// number, subdevice: the object of the client below the device. [NV0080_CTRL_CMD_GPU_FIND_SUBDEVICE_HANDLE]
-func (d *Driver) findSubdevice(q *request, _ *Object, p bytes) error {
-	c := d.Client(q.arg.u32(0))
+// findSubdevice finds the object of the client below the device. [NV0080_CTRL_CMD_GPU_FIND_SUBDEVICE_HANDLE]
+func (d *Driver) findSubdevice(q *request, _ *Object, p args) error {
+	c := d.Client(q.arg.u32("client"))
 	for _, o := range c.Objects {
-		if p.u32(0) == 0 && o.Class == classSubdevice && o.Device.Handle == q.arg.u32(4) {
-			p.put32(4, o.Handle)
+		if p.u32("number") == 0 && o.Class == classSubdevice && o.Device.Handle == q.arg.u32("object") {
+			p.put32("object", o.Handle)
 			return nil
 		}
 	}
 	return NotFound
 }
 
-// gpu_id [subdeviceCtrlCmdGpuGetId_IMPL]
-func (d *Driver) subdeviceGPU(_ *request, o *Object, p bytes) error {
-	p.put32(0, o.GPU.ID)
+// [subdeviceCtrlCmdGpuGetId_IMPL]
+func (d *Driver) subdeviceGPU(_ *request, o *Object, p args) error {
+	p.put32("gpu_id", o.GPU.ID)
 	return nil
 }
 
-func (d *Driver) pageSize(_ *request, o *Object, p bytes) error {
+func (d *Driver) pageSize(_ *request, o *Object, p args) error {
 	size := uint64(64 << 10)
 	if o.Memory.Size > hugePage {
 		size = hugePage
 	}
-	p.put64(0, size)
+	p.put64("size", size)
 	return nil
 }
 
 // capabilities of confidential computing. Without a GPU that is attached there are no locks to
 // own. Protected PCIe is no feature.
 // [confComputeApiCtrlCmdSystemGetCapabilities, _rmGpuLockIsOwner]
-func (d *Driver) capabilities(_ *request, _ *Object, p bytes) error {
+func (d *Driver) capabilities(_ *request, _ *Object, p args) error {
 	if d.gpu(func(g *GPU) bool { return g.attached }) == nil {
 		d.log("Assertion failed: rmapiLockIsOwner() && rmGpuLockIsOwner()")
 		return InvalidLock
 	}
 	on := d.GPUs[0].machine
-	clear(p)
+	clear(p.bytes)
 	if d.hides() {
-		p[0], p[1], p[2] = 2, 2, 2
+		copy(p.bytes, []byte{2, 2, 2})
 	}
 	if on == "cc" {
-		p[3] = 2
+		p.from("feature")[0] = 2
 	}
-	if on == "ppcie" && len(p) > 5 {
-		p[5] = 1
+	if on == "ppcie" && d.Version >= 550 {
+		p.from("multi")[0] = 1
 	}
 	return nil
 }

@@ -9,42 +9,41 @@ import (
 // The requests that the real driver does not have. The simulated libcuda makes them; so does share (0x35), whose real
 // request has more fields. CUDA's ordinals are the GPUs of CARD_INFO in the order of their PCI addresses.
 
-// info: client, object, size at 8, gpu_id at 20. The client may be another process's, where the object is shared.
+// info: the client may be another process's, where the object is shared.
 func (d *Driver) info(q *request) error {
 	o, err := d.ownMemory(q)
-	if c := d.Client(q.arg.u32(0)); err != nil && c != nil {
-		if other := c.Object(q.arg.u32(4)); other != nil && other.shared {
+	if c := d.Client(q.arg.u32("client")); err != nil && c != nil {
+		if other := c.Object(q.arg.u32("object")); other != nil && other.shared {
 			o, err = other, nil
 		}
 	}
 	if err != nil {
 		return err
 	}
-	q.arg.put64(8, o.Memory.Size)
-	q.arg.put32(20, o.GPU.ID)
+	q.arg.put64("size", o.Memory.Size)
+	q.arg.put32("gpu_id", o.GPU.ID)
 	return nil
 }
 
-// stats: gpu_id; total at 8, used
 func (d *Driver) stats(q *request) error {
-	g := d.gpuByID(q.arg.u32(0))
-	clear(q.arg[4:])
+	g := d.gpuByID(q.arg.u32("gpu_id"))
+	clear(q.arg.from("status"))
 	if g == nil {
 		return InvalidArgument
 	}
-	q.arg.put64(8, gpuMemory)
-	q.arg.put64(16, g.used)
+	q.arg.put64("total", gpuMemory)
+	q.arg.put64("used", g.used)
 	return nil
 }
 
-// mmap answers what mmap(length, fd, offset) maps: length, offset, out_fd, address. The caller closes out_fd. If the process may have
+// mmap answers what mmap(length, fd, offset) maps. The caller closes out_fd. If the process may have
 // no more descriptors out_fd is fd itself, and fd's file is gone. ENOTTY: the file is none of this driver's. Where the address is not 0
 // mmap maps nothing and answers that address, as drivers before 595 do on a lost GPU.
 func (d *Driver) mmap(q *request) error {
 	const page = 4096 // of this machine
 	a, f := q.arg, q.file
-	length, offset := a.u64(0), a.u64(8)
-	a.put32(20, 0)
+	length, offset := a.u64("length"), a.u64("offset")
+	a.put32("address", 0)
 	if f.Kind == DMABuf {
 		switch {
 		case f.length == 0:
@@ -67,7 +66,7 @@ func (d *Driver) mmap(q *request) error {
 		return unix.ENODEV
 	}
 	if failure != 0 {
-		a.put32(20, uint32(failure))
+		a.put32("address", uint32(failure))
 		return nil
 	}
 	pages := (length + page - 1) / page * page
@@ -89,14 +88,14 @@ func givePages(q *request, m *Memory, offset uint64) error {
 	if err != nil {
 		return err
 	}
-	q.arg.put64(8, offset)
-	q.arg.put32(16, uint32(int32(there)))
+	q.arg.put64("offset", offset)
+	q.arg.put32("out_fd", uint32(int32(there)))
 	return nil
 }
 
 // mapped notes where the program has mapped it: its pages are taken away when the object is freed. An older mapping at that address is gone.
 func (d *Driver) mapped(q *request) error {
-	c, addr := d.Client(q.file.mapper), q.arg.u64(0)
+	c, addr := d.Client(q.file.mapper), q.arg.u64("addr")
 	if c == nil {
 		return nil
 	}
@@ -120,7 +119,7 @@ func (d *Driver) holds(q *request) error {
 	return nil
 }
 
-// live: objects, mappings, which the caller's process has by files that cuda has not marked
+// live counts what the caller's process has by files that cuda has not marked
 func (d *Driver) live(q *request) error {
 	var objects, mappings uint32
 	for _, c := range d.Clients {
@@ -134,15 +133,15 @@ func (d *Driver) live(q *request) error {
 			mappings += uint32(len(o.Mappings))
 		}
 	}
-	q.arg.put32(0, objects)
-	q.arg.put32(4, mappings)
+	q.arg.put32("objects", objects)
+	q.arg.put32("mappings", mappings)
 	return nil
 }
 
-// fail makes a rule of NVRM_SIM_FAIL: name, result at 32 (0 drops the name's rules), nth (0: every call)
+// fail makes a rule of NVRM_SIM_FAIL: result 0 drops the name's rules, nth 0 is every call
 func (d *Driver) fail(q *request) error {
-	name, _, ended := strings.Cut(string(q.arg[:32]), "\x00")
-	if !ended || !d.Fail(name, int32(q.arg.u32(32)), uint64(q.arg.u32(36))) {
+	name, _, ended := strings.Cut(string(q.arg.bytes[:32]), "\x00")
+	if !ended || !d.Fail(name, int32(q.arg.u32("result")), uint64(q.arg.u32("nth"))) {
 		return errInvalid
 	}
 	return nil

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The requests, by byte offsets. Each is _IOWR('F', nr, struct). A struct of a wrong size, or a request on the wrong kind of file,
+// The requests. Each is _IOWR('F', nr, struct). A struct of a wrong size, or a request on the wrong kind of file,
 // is EINVAL. A client is of the file and of the process that made it, and ends with the last close of the file.
 
 // Caller is the thread that makes a request, and waits for the answer.
@@ -30,26 +30,18 @@ type Caller interface {
 type request struct {
 	Caller
 	file *File
-	arg  bytes
+	arg  args
 }
 
 const errInvalid = unix.EINVAL
 
-// bytes are a struct's.
+// bytes are a struct's, or a part of it.
 type bytes []byte
 
 var order = binary.NativeEndian
 
-func (b bytes) u16(at int) uint16      { return order.Uint16(b[at:]) }
 func (b bytes) u32(at int) uint32      { return order.Uint32(b[at:]) }
-func (b bytes) u64(at int) uint64      { return order.Uint64(b[at:]) }
-func (b bytes) put16(at int, v uint16) { order.PutUint16(b[at:], v) }
 func (b bytes) put32(at int, v uint32) { order.PutUint32(b[at:], v) }
-func (b bytes) put64(at int, v uint64) { order.PutUint64(b[at:], v) }
-func (b bytes) fd(at int) int          { return int(int32(b.u32(at))) }
-func (b bytes) isZero(from, to int) bool {
-	return !slices.ContainsFunc(b[from:to], func(x byte) bool { return x != 0 })
-}
 
 // kind is a kind of request. args is its struct, of uapi.go; "": do looks at what it gets. Where the struct has no status
 // do returns errnos.
@@ -96,22 +88,23 @@ func Size(cmd uint32) int { return int(cmd >> 16 & 0x3fff) }
 // IsMMap says whether the request is RM_SIM_MMAP.
 func IsMMap(cmd uint32) bool { return cmd&0xffff == 'F'<<8|0xf1 }
 
-// Request answers a request of a caller on a file. arg has the struct, of SizeOn(f, cmd) bytes. The
+// Request answers a request of a caller on a file. bytes has the struct, of SizeOn(f, cmd) bytes. The
 // error is an errno.
-func (d *Driver) Request(c Caller, f *File, cmd uint32, arg []byte) error {
+func (d *Driver) Request(c Caller, f *File, cmd uint32, bytes []byte) error {
 	if f.Kind == UVM {
-		return d.uvmRequest(c, f, cmd, arg)
+		return d.uvmRequest(c, f, cmd, bytes)
 	}
 	i := slices.IndexFunc(requests, func(k kind) bool { return k.nr == cmd&0xff })
-	if i < 0 || requests[i].on&f.Kind == 0 || requests[i].args != "" && layouts[requests[i].args].size != len(arg) {
+	if i < 0 || requests[i].on&f.Kind == 0 || requests[i].args != "" && layouts[requests[i].args].size != len(bytes) {
 		return errInvalid
 	}
 	k := requests[i]
-	at := layouts[k.args].status
+	arg := args{bytes, layouts[k.args]}
+	_, hasStatus := arg.fields["status"]
 	var err error
 	if refusal := d.refusal(f, k, arg); refusal != nil {
 		err = refusal
-	} else if failure := d.fault(f, k, arg); failure != 0 && at != 0 {
+	} else if failure := d.fault(f, k, arg); failure != 0 && hasStatus {
 		err = Status(failure)
 	} else if failure != 0 {
 		return unix.Errno(failure)
@@ -119,25 +112,25 @@ func (d *Driver) Request(c Caller, f *File, cmd uint32, arg []byte) error {
 		err = k.do(d, &request{c, f, arg})
 	}
 	status, isStatus := err.(Status)
-	if at == 0 || err != nil && !isStatus {
+	if !hasStatus || err != nil && !isStatus {
 		return err
 	}
-	bytes(arg).put32(at, uint32(status))
+	arg.put32("status", uint32(status))
 	return nil
 }
 
 // refusal is how a sandbox refuses what is not in Pass, as gVisor does: a request, a class, a control.
 // [google/gvisor 3c5eee17, pkg/sentry/devices/nvproxy/frontend.go: Ioctl, rmAlloc, rmControl]
-func (d *Driver) refusal(f *File, k kind, arg bytes) error {
+func (d *Driver) refusal(f *File, k kind, arg args) error {
 	passes := func(code uint32) bool { return slices.Contains(d.Pass, code) }
 	switch {
 	case d.Pass == nil || k.nr >= ownRequests || d.isCUDAs(f) && !asksForObject(k, arg):
 		return nil
 	case !passes(k.nr):
 		return errInvalid
-	case k.name == "ALLOC" && !passes(arg.u32(12)):
+	case k.name == "ALLOC" && !passes(arg.u32("class")):
 		return InvalidClass
-	case k.name == "CONTROL" && !passes(arg.u32(8)):
+	case k.name == "CONTROL" && !passes(arg.u32("cmd")):
 		return NotSupported
 	}
 	return nil
@@ -145,18 +138,18 @@ func (d *Driver) refusal(f *File, k kind, arg bytes) error {
 
 // asksForObject says whether a request is one of the controls that tell of an object. The simulated libcuda makes
 // none of them. So on its file, too, they are another's.
-func asksForObject(k kind, arg bytes) bool {
+func asksForObject(k kind, arg args) bool {
 	if k.name != "CONTROL" {
 		return false
 	}
-	switch arg.u32(8) {
+	switch arg.u32("cmd") {
 	case 0xd01, 0xd02, 0x800293, 0x20800142:
 		return true
 	}
 	return false
 }
 
-func (d *Driver) fault(f *File, k kind, arg bytes) int32 {
+func (d *Driver) fault(f *File, k kind, arg args) int32 {
 	if asksForObject(k, arg) {
 		return d.Fault(nil, k.name)
 	}
@@ -191,17 +184,16 @@ const (
 	classConfidential = 0xcb33 // the same
 )
 
-// root, parent, object, class, params, rights, params_size, flags
 func (d *Driver) alloc(q *request) error {
-	a, class := q.arg, q.arg.u32(12)
+	a, class := q.arg, q.arg.u32("class")
 	if class == classClient {
-		if !a.isZero(0, 12) {
+		if !a.isZero("root", "class") {
 			return InvalidArgument
 		}
-		a.put32(8, d.NewClient(q.file, q.Process()).Handle)
+		a.put32("object", d.NewClient(q.file, q.Process()).Handle)
 		return nil
 	}
-	c := d.own(q, a.u32(0))
+	c := d.own(q, a.u32("root"))
 	if c == nil {
 		return InvalidClient
 	}
@@ -224,73 +216,70 @@ func (d *Driver) alloc(q *request) error {
 		return InvalidClass
 	}
 	if err == nil {
-		a.put32(8, o.Handle)
+		a.put32("object", o.Handle)
 	}
 	return err
 }
 
-func (c *Client) allocConfidential(a bytes) (*Object, error) {
-	if a.u32(4) != c.Handle {
+func (c *Client) allocConfidential(a args) (*Object, error) {
+	if a.u32("parent") != c.Handle {
 		return nil, InvalidParent
 	}
-	if a.u64(16) != 0 || a.u32(32) != 0 {
+	if a.u64("params") != 0 || a.u32("params_size") != 0 {
 		return nil, InvalidStruct
 	}
-	return c.newObject(a.u32(8), classConfidential)
+	return c.newObject(a.u32("object"), classConfidential)
 }
 
 // allocChild makes an object that does nothing here. Its parameters are not looked at.
-func (c *Client) allocChild(a bytes, class uint32) (*Object, error) {
-	if a.u32(4) != c.Handle {
+func (c *Client) allocChild(a args, class uint32) (*Object, error) {
+	if a.u32("parent") != c.Handle {
 		return nil, InvalidParent
 	}
-	return c.newObject(a.u32(8), class)
+	return c.newObject(a.u32("object"), class)
 }
 
-// number, which is 0
-func (c *Client) allocSubdevice(a bytes) (*Object, error) {
-	device := c.device(a.u32(4))
+func (c *Client) allocSubdevice(a args) (*Object, error) {
+	device := c.device(a.u32("parent"))
 	if device == nil {
 		return nil, InvalidParent
 	}
-	o, err := c.newObject(a.u32(8), classSubdevice)
+	o, err := c.newObject(a.u32("object"), classSubdevice)
 	if err == nil {
 		o.GPU, o.Device = device.GPU, device
 	}
 	return o, err
 }
 
-// instance, client_share, target_client, target_device, flags, the va range, va_mode
 func (d *Driver) allocDevice(q *request, c *Client) (*Object, error) {
-	p := make(bytes, 56)
-	if q.arg.u32(4) != c.Handle {
+	p := newArgs(layouts["rm_device_params"])
+	if q.arg.u32("parent") != c.Handle {
 		return nil, InvalidParent
 	}
-	if q.arg.u32(32) != uint32(len(p)) {
+	if q.arg.u32("params_size") != uint32(p.size) {
 		return nil, InvalidStruct
 	}
-	if q.Read(q.arg.u64(16), p) != nil {
+	if q.Read(q.arg.u64("params"), p.bytes) != nil {
 		return nil, InvalidArgument
 	}
-	share := p.u32(4)
-	if share != 0 && share != c.Handle || !p.isZero(8, 20) || !p.isZero(24, 48) || p.u32(48) > 2 {
+	share := p.u32("client_share")
+	if share != 0 && share != c.Handle || !p.isZero("target_client", "va_mode") || p.u32("va_mode") > 2 {
 		return nil, InvalidArgument
 	}
-	g := d.gpu(func(g *GPU) bool { return g.Instance == p.u32(0) })
+	g := d.gpu(func(g *GPU) bool { return g.Instance == p.u32("instance") })
 	registered := slices.ContainsFunc(d.Files, func(f *File) bool { return f.Kind == Device && f.GPU == g && f.registered == q.file })
 	if g == nil || !registered {
 		return nil, InvalidDevice
 	}
-	o, err := c.newObject(q.arg.u32(8), classDevice)
+	o, err := c.newObject(q.arg.u32("object"), classDevice)
 	if err == nil {
 		o.GPU = g
 	}
 	return o, err
 }
 
-// size
 func (d *Driver) allocMemory(q *request, c *Client, class uint32) (*Object, error) {
-	parent, p := c.Object(q.arg.u32(4)), make(bytes, 16)
+	parent, p := c.Object(q.arg.u32("parent")), newArgs(layouts["rm_sim_memory"])
 	want := uint32(classDevice)
 	if class == classFabric {
 		want = classSubdevice
@@ -298,13 +287,13 @@ func (d *Driver) allocMemory(q *request, c *Client, class uint32) (*Object, erro
 	if parent == nil || parent.Class != want {
 		return nil, InvalidParent
 	}
-	if q.arg.u32(32) != uint32(len(p)) {
+	if q.arg.u32("params_size") != uint32(p.size) {
 		return nil, InvalidStruct
 	}
-	if q.Read(q.arg.u64(16), p) != nil || p.u64(0) == 0 || !d.isWholePages(p.u64(0)) || p.u64(8) != 0 {
+	if q.Read(q.arg.u64("params"), p.bytes) != nil || p.u64("size") == 0 || !d.isWholePages(p.u64("size")) || p.u64("flags") != 0 {
 		return nil, InvalidArgument
 	}
-	m, err := d.newMemory(parent.GPU, p.u64(0), class == classMemory)
+	m, err := d.newMemory(parent.GPU, p.u64("size"), class == classMemory)
 	if err != nil {
 		return nil, err
 	}
@@ -315,7 +304,7 @@ func (d *Driver) allocMemory(q *request, c *Client, class uint32) (*Object, erro
 	case classFabric:
 		m.Space = spaceFabric
 	}
-	return c.addMemory(q.arg.u32(8), class, parent, m)
+	return c.addMemory(q.arg.u32("object"), class, parent, m)
 }
 
 // duplicateBelow makes an object of memory below a device. Below that of another GPU a GPU's own memory shows
@@ -363,9 +352,8 @@ func (d *Driver) revoke(q *request, c *Client, top *Object) {
 	}
 }
 
-// root, parent, object
 func (d *Driver) free(q *request) error {
-	c, handle := d.own(q, q.arg.u32(0)), q.arg.u32(8)
+	c, handle := d.own(q, q.arg.u32("root")), q.arg.u32("object")
 	if c == nil {
 		return InvalidClient
 	}
@@ -394,30 +382,30 @@ const (
 	onConfidential
 )
 
-// controls: do gets the object that the control is made on, or the one that the word at named
-// in the parameters names; nil: there is none. size 0 is that of the capabilities.
+// controls: do gets the object that the control is made on, or the one that the parameters name in the field named;
+// nil: there is none.
 var controls = map[uint32]struct {
 	on    target
-	size  int
-	do    func(d *Driver, q *request, o *Object, p bytes) error
-	named int
+	args  string
+	do    func(d *Driver, q *request, o *Object, p args) error
+	named string
 }{
-	0x104:      {onClient, 152, (*Driver).chipset, 0},
-	0x201:      {onClient, 128, (*Driver).attachedIDs, 0},
-	0x205:      {onClient, 32, (*Driver).idInfo, 0},
-	0x288:      {onClient, 3076, (*Driver).activeDevices, 0},
-	0xd01:      {onClient, 12, (*Driver).addressSpace, 0},
-	0xd02:      {onClient, 16, (*Driver).handleInfo, 0},
-	0x3d05:     {onClient, 24, (*Driver).exportFD, 12},
-	0x3d06:     {onClient, 20, (*Driver).importFD, 0},
-	0x3d08:     {onClient, 80, (*Driver).exportInfo, 0},
-	0x3d0b:     {onClient, 2128, (*Driver).exportObjects, 4},
-	0x3d0c:     {onClient, 652, (*Driver).importObjects, 4},
-	0x410110:   {onMemory, 16, (*Driver).surface, 0},
-	0x410118:   {onMemory, 8, (*Driver).pageSize, 0},
-	0x800293:   {onDevice, 8, (*Driver).findSubdevice, 0},
-	0x20800142: {onSubdevice, 4, (*Driver).subdeviceGPU, 0},
-	0xcb330101: {onConfidential, 0, (*Driver).capabilities, 0},
+	0x104:      {onClient, "rm_chipset", (*Driver).chipset, ""},
+	0x201:      {onClient, "rm_attached", (*Driver).attachedIDs, ""},
+	0x205:      {onClient, "rm_id_info", (*Driver).idInfo, ""},
+	0x288:      {onClient, "rm_active_devices", (*Driver).activeDevices, ""},
+	0xd01:      {onClient, "rm_address_space", (*Driver).addressSpace, "object"},
+	0xd02:      {onClient, "rm_handle_info", (*Driver).handleInfo, "object"},
+	0x3d05:     {onClient, "rm_export_fd", (*Driver).exportFD, "object"},
+	0x3d06:     {onClient, "rm_import_fd", (*Driver).importFD, ""},
+	0x3d08:     {onClient, "rm_export_info", (*Driver).exportInfo, ""},
+	0x3d0b:     {onClient, "rm_export_objects", (*Driver).exportObjects, "device"},
+	0x3d0c:     {onClient, "rm_import_objects", (*Driver).importObjects, ""},
+	0x410110:   {onMemory, "rm_surface", (*Driver).surface, ""},
+	0x410118:   {onMemory, "rm_page_size", (*Driver).pageSize, ""},
+	0x800293:   {onDevice, "rm_subdevice", (*Driver).findSubdevice, ""},
+	0x20800142: {onSubdevice, "rm_gpu_id", (*Driver).subdeviceGPU, ""},
+	0xcb330101: {onConfidential, "rm_capabilities", (*Driver).capabilities, ""},
 }
 
 func (c *Client) isTarget(handle uint32, t target) bool {
@@ -435,40 +423,30 @@ func (c *Client) isTarget(handle uint32, t target) bool {
 	return handle == c.Handle
 }
 
-// client, object, cmd, flags, params, params_size
 func (d *Driver) control(q *request) error {
 	a := q.arg
-	c := d.own(q, a.u32(0))
+	c := d.own(q, a.u32("client"))
 	if c == nil {
 		return InvalidClient
 	}
-	k, ok := controls[a.u32(8)]
+	k, ok := controls[a.u32("cmd")]
 	if !ok {
 		return NotSupported
 	}
-	if !c.isTarget(a.u32(4), k.on) {
+	if !c.isTarget(a.u32("object"), k.on) {
 		return InvalidObject
 	}
-	if k.size == 0 {
-		k.size = 6
-		if d.Version < 550 {
-			k.size = 5
-		}
-	}
-	if a.u32(8) == 0x3d08 && d.Version < 550 {
-		k.size = 76
-	}
-	p := make(bytes, k.size)
+	p := newArgs(d.in(k.args))
 	// Seen on 580.159.
-	if int(a.u32(24)) != k.size || a.u32(12) != 0 || q.Read(a.u64(16), p) != nil {
+	if int(a.u32("params_size")) != p.size || a.u32("flags") != 0 || q.Read(a.u64("params"), p.bytes) != nil {
 		return InvalidArgument
 	}
-	handle := a.u32(4)
-	if k.on == onClient {
+	handle := a.u32("object")
+	if k.named != "" {
 		handle = p.u32(k.named)
 	}
 	err := k.do(d, q, c.Object(handle), p)
-	if q.Write(a.u64(16), p) != nil {
+	if q.Write(a.u64("params"), p.bytes) != nil {
 		return InvalidArgument
 	}
 	return err
@@ -501,37 +479,36 @@ func (q *request) exported(fd int) (*export, error) {
 	return nil, InvalidParam
 }
 
-// type, device, parent, object, fd, flags [os.c, cliresCtrlCmdOsUnixExportObjectToFd_IMPL]
-func (d *Driver) exportFD(q *request, o *Object, p bytes) error {
+// [os.c, cliresCtrlCmdOsUnixExportObjectToFd_IMPL]
+func (d *Driver) exportFD(q *request, o *Object, p args) error {
 	switch {
-	case p.u32(0) != fdObject || p.u32(20)&1 != 0:
+	case p.u32("type") != fdObject || p.u32("flags")&1 != 0:
 		return InvalidParam
 	case o == nil:
 		return NotFound
 	case o.Memory == nil:
 		return InvalidObject
-	case o.Device.Handle != p.u32(4):
+	case o.Device.Handle != p.u32("device"):
 		return InvalidParent
 	}
-	f, err := d.exporting(q, p.fd(16), o.Device, 1)
+	f, err := d.exporting(q, p.fd("fd"), o.Device, 1)
 	if err == nil {
 		f.exports.memory[0] = o.Memory.get()
 	}
 	return err
 }
 
-// fd, device, most, metadata at 10, objects at 76, n at 2124, index
 // [os.c, cliresCtrlCmdOsUnixExportObjectsToFd_IMPL]
-func (d *Driver) exportObjects(q *request, device *Object, p bytes) error {
-	c, most, n := d.Client(q.arg.u32(0)), p.u16(8), p.u16(2124)
-	f, err := d.exporting(q, p.fd(0), device, most)
+func (d *Driver) exportObjects(q *request, device *Object, p args) error {
+	c, most, n := d.Client(q.arg.u32("client")), p.u16("most"), p.u16("n")
+	f, err := d.exporting(q, p.fd("fd"), device, most)
 	if err != nil {
 		return err
 	}
 	var memory []*Memory
 	for i := range int(n) {
-		o := c.Object(p.u32(76 + 4*i))
-		if p.u32(76+4*i) == 0 && n <= most && n <= 512 {
+		o := c.Object(p.from("objects").u32(4 * i))
+		if p.from("objects").u32(4*i) == 0 && n <= most && n <= 512 {
 			memory = append(memory, nil)
 			continue
 		}
@@ -558,23 +535,23 @@ func (d *Driver) exportObjects(q *request, device *Object, p bytes) error {
 			f.exports.memory[i] = m.get()
 		}
 	}
-	copy(f.exports.metadata[:], p[10:])
+	copy(f.exports.metadata[:], p.from("label"))
 	f.exports.fabric = c.File.CUDA && n == 1 && most == 2
 	return nil
 }
 
-// fd, type, device, parent, object [os.c, cliresCtrlCmdOsUnixImportObjectFromFd_IMPL]
-func (d *Driver) importFD(q *request, _ *Object, p bytes) error {
-	e, err := q.exported(p.fd(0))
+// [os.c, cliresCtrlCmdOsUnixImportObjectFromFd_IMPL]
+func (d *Driver) importFD(q *request, _ *Object, p args) error {
+	e, err := q.exported(p.fd("fd"))
 	switch {
-	case p.u32(4) != fdObject || err != nil || e.memory[0] == nil:
+	case p.u32("type") != fdObject || err != nil || e.memory[0] == nil:
 		return InvalidParam
-	case p.u32(8) != p.u32(12):
+	case p.u32("device") != p.u32("parent"):
 		return InvalidParent
 	}
-	o, err := d.importOne(q, p.u32(12), e.memory[0], p.u32(16))
+	o, err := d.importOne(q, p.u32("parent"), e.memory[0], p.u32("object"))
 	if err == nil {
-		p.put32(16, o.Handle)
+		p.put32("object", o.Handle)
 	}
 	return err
 }
@@ -583,14 +560,13 @@ func (d *Driver) importOne(q *request, parent uint32, m *Memory, handle uint32) 
 	if err := checkDuplicate(q, m.GPU); err != nil {
 		return nil, err
 	}
-	return d.Client(q.arg.u32(0)).memoryBelow(parent, m, handle)
+	return d.Client(q.arg.u32("client")).memoryBelow(parent, m, handle)
 }
 
-// fd, parent, objects at 8, kinds at 520, n at 648, index
 // [os.c, cliresCtrlCmdOsUnixImportObjectsFromFd_IMPL]
-func (d *Driver) importObjects(q *request, _ *Object, p bytes) error {
-	c, n, index := d.Client(q.arg.u32(0)), int(p.u16(648)), int(p.u16(650))
-	e, err := q.exported(p.fd(0))
+func (d *Driver) importObjects(q *request, _ *Object, p args) error {
+	c, n, index := d.Client(q.arg.u32("client")), int(p.u16("n")), int(p.u16("index"))
+	e, err := q.exported(p.fd("fd"))
 	switch {
 	case err != nil || n > 128:
 		return InvalidParam
@@ -599,7 +575,7 @@ func (d *Driver) importObjects(q *request, _ *Object, p bytes) error {
 	}
 	var made []*Object
 	for i, m := range e.memory[index : index+n] {
-		p[520+i] = 0
+		p.from("kinds")[i] = 0
 		if e.fabric && i+index == 1 {
 			err = InvalidParent // [mem_fabric_imported_ref.c: of a subdevice alone]
 		}
@@ -608,7 +584,7 @@ func (d *Driver) importObjects(q *request, _ *Object, p bytes) error {
 		}
 		var o *Object
 		if err == nil {
-			o, err = d.importOne(q, p.u32(4), m, 0)
+			o, err = d.importOne(q, p.u32("parent"), m, 0)
 		}
 		if err != nil {
 			for _, o := range made {
@@ -617,44 +593,40 @@ func (d *Driver) importObjects(q *request, _ *Object, p bytes) error {
 			return err
 		}
 		made = append(made, o)
-		p.put32(8+4*i, o.Handle)
-		p[520+i] = 1
+		p.from("objects").put32(4*i, o.Handle)
+		p.from("kinds")[i] = 1
 		if m.Space == spaceSystem {
-			p[520+i] = 2
+			p.from("kinds")[i] = 2
 		}
 	}
 	return nil
 }
 
-// fd, instance, mig, most at 12, metadata at 14; 535 has no mig
 // [os.c, cliresCtrlCmdOsUnixGetExportObjectInfo_IMPL]
-func (d *Driver) exportInfo(q *request, _ *Object, p bytes) error {
-	e, err := q.exported(p.fd(0))
+func (d *Driver) exportInfo(q *request, _ *Object, p args) error {
+	e, err := q.exported(p.fd("fd"))
 	if err != nil {
 		return err
 	}
-	p.put32(4, e.gpu.Instance)
-	at := 8
+	p.put32("instance", e.gpu.Instance)
 	if d.Version >= 550 {
-		at = 12
-		p.put32(8, 0xffffffff)
+		p.put32("mig", 0xffffffff)
 		if e.gpu.machine == "mig" {
-			p.put32(8, 1)
+			p.put32("mig", 1)
 		}
 	}
-	p.put16(at, uint16(len(e.memory)))
-	copy(p[at+2:], e.metadata[:])
+	p.put16("most", uint16(len(e.memory)))
+	copy(p.from("label"), e.metadata[:])
 	return nil
 }
 
-// client, parent, object, client_src, object_src, flags
 func (d *Driver) dupObject(q *request) error {
 	a := q.arg
-	c, source := d.own(q, a.u32(0)), d.Client(a.u32(12))
+	c, source := d.own(q, a.u32("client")), d.Client(a.u32("client_src"))
 	if c == nil || source == nil {
 		return InvalidClient
 	}
-	from := source.Object(a.u32(16))
+	from := source.Object(a.u32("object_src"))
 	switch {
 	case from == nil:
 		return NotFound
@@ -662,52 +634,51 @@ func (d *Driver) dupObject(q *request) error {
 		return NoPermission
 	case from.Memory == nil:
 		return InvalidObject
-	case a.u32(20) != 0:
+	case a.u32("flags") != 0:
 		return InvalidArgument
 	}
 	if err := checkDuplicate(q, from.GPU); err != nil {
 		return err
 	}
-	o, err := d.duplicateBelow(c, a.u32(4), from, a.u32(8))
+	o, err := d.duplicateBelow(c, a.u32("parent"), from, a.u32("object"))
 	if err == nil {
-		a.put32(8, o.Handle)
+		a.put32("object", o.Handle)
 	}
 	return err
 }
 
-// ownMemory finds the memory object that the first two handles name: client, object.
+// ownMemory finds the memory object that a request names.
 func (d *Driver) ownMemory(q *request) (*Object, error) {
-	c := d.own(q, q.arg.u32(0))
+	c := d.own(q, q.arg.u32("client"))
 	if c == nil {
 		return nil, InvalidClient
 	}
-	o := c.Object(q.arg.u32(4))
+	o := c.Object(q.arg.u32("object"))
 	if o == nil || o.Memory == nil {
 		return nil, NotFound
 	}
 	return o, nil
 }
 
-// client, object, policy
 func (d *Driver) share(q *request) error {
 	o, err := d.ownMemory(q)
 	if err != nil {
 		return err
 	}
-	if !q.arg.isZero(8, 20) {
+	if !q.arg.isZero("policy", "status") {
 		return NotSupported
 	}
 	o.shared = true
 	return nil
 }
 
-// findMemory finds the memory object that the three handles name: client, device, memory.
+// findMemory finds the memory object that a request names, below its device.
 func (d *Driver) findMemory(q *request) (*Client, *Object, error) {
-	c := d.own(q, q.arg.u32(0))
+	c := d.own(q, q.arg.u32("client"))
 	if c == nil {
 		return nil, nil, InvalidClient
 	}
-	o, device := c.Object(q.arg.u32(8)), c.device(q.arg.u32(4))
+	o, device := c.Object(q.arg.u32("memory")), c.device(q.arg.u32("device"))
 	switch {
 	case o == nil || device == nil:
 		return nil, nil, NotFound
@@ -719,14 +690,13 @@ func (d *Driver) findMemory(q *request) (*Client, *Object, error) {
 	return c, o, nil
 }
 
-// client, device, memory, offset at 16, length, linear, status, flags, fd
 func (d *Driver) mapMemory(q *request) error {
 	a := q.arg
 	c, o, err := d.findMemory(q)
 	if err != nil {
 		return err
 	}
-	offset, length := a.u64(16), a.u64(24)
+	offset, length := a.u64("offset"), a.u64("length")
 	switch {
 	case length == 0 || !d.isWholePages(offset, length):
 		return InvalidArgument
@@ -741,7 +711,7 @@ func (d *Driver) mapMemory(q *request) error {
 		return err
 	}
 	// [rm_create_mmap_context]
-	want, f := Device, q.File(a.fd(48))
+	want, f := Device, q.File(a.fd("fd"))
 	if o.Memory.Space == spaceSystem {
 		want = Control
 	}
@@ -756,19 +726,18 @@ func (d *Driver) mapMemory(q *request) error {
 		return err
 	}
 	f.linear, f.mapper = m.Linear, c.Handle
-	a.put64(32, m.Linear)
+	a.put64("linear", m.Linear)
 	// Bits beside the answer's are not 0.
-	a.put32(44, a.u32(44)&^mapAnswerMask|o.Memory.Answer|1<<26|1<<22|1<<17|1)
+	a.put32("flags", a.u32("flags")&^mapAnswerMask|o.Memory.Answer|1<<26|1<<22|1<<17|1)
 	return nil
 }
 
-// client, device, memory, linear at 16
 func (d *Driver) unmapMemory(q *request) error {
 	c, o, err := d.findMemory(q)
 	if err != nil {
 		return err
 	}
-	of, m := c.mapping(q.arg.u64(16))
+	of, m := c.mapping(q.arg.u64("linear"))
 	if m == nil || of != o {
 		return NotFound
 	}
@@ -778,7 +747,7 @@ func (d *Driver) unmapMemory(q *request) error {
 
 // registerFD is on a GPU's file.
 func (d *Driver) registerFD(q *request) error {
-	f := q.File(q.arg.fd(0))
+	f := q.File(q.arg.fd("ctl_fd"))
 	if f == nil || f.Kind != Control || q.file.registered != nil {
 		return errInvalid
 	}
@@ -786,52 +755,48 @@ func (d *Driver) registerFD(q *request) error {
 	return nil
 }
 
-// cmd, reply, version
 func (d *Driver) version(q *request) error {
 	text := make([]byte, 64)
 	copy(text, d.VersionText)
-	if cmd := q.arg.u32(0); cmd != '2' && (cmd != 0 || string(q.arg[8:]) != string(text)) {
-		q.arg.put32(4, 0)
+	if cmd := q.arg.u32("cmd"); cmd != '2' && (cmd != 0 || string(q.arg.from("text")) != string(text)) {
+		q.arg.put32("reply", 0)
 		return errInvalid
 	}
-	copy(q.arg[8:], text)
-	q.arg.put32(4, 1)
+	copy(q.arg.from("text"), text)
+	q.arg.put32("reply", 1)
 	return nil
 }
 
-// exportDMABuf: fd, client, total_objects, objects, index, total_size at 24, and in arrays of
-// 128 handles, offsets, sizes. Drivers before 570 have a struct without mapping_type and
-// allow_mmap, which stand before the handles.
+// exportDMABuf exports parts of objects. Drivers before 570 have a struct without mapping_type and allow_mmap.
 func (d *Driver) exportDMABuf(q *request) error {
-	a, handles, size := q.arg, 36, 2608
+	q.arg.layout = layouts["rm_dmabuf"]
 	if d.Version < 570 {
-		handles, size = 32, 2600
+		q.arg.layout = layouts["rm_dmabuf_2600"]
 	}
-	if len(a) != size {
+	if len(q.arg.bytes) != q.arg.size {
 		return errInvalid
 	}
 	var kinds [2]byte // mapping_type, allow_mmap
-	if handles == 36 {
-		copy(kinds[:], a[32:])
+	if d.Version >= 570 {
+		copy(kinds[:], q.arg.from("mapping_type"))
 	}
-	offsets := (handles + 4*128 + 7) &^ 7
-	fd, status := d.exportOne(q, kinds, a.u32(handles), a.u64(offsets), a.u64(offsets+8*128))
-	a.put32(0, uint32(int32(fd)))
-	a.put32(offsets+2*8*128, uint32(status))
+	fd, status := d.exportOne(q, kinds, q.arg.u32("handles"), q.arg.u64("offsets"), q.arg.u64("sizes"))
+	q.arg.put32("fd", uint32(int32(fd)))
+	q.arg.put32("status", uint32(status))
 	return nil
 }
 
 // exportOne exports one part of one object. The simulated libcuda exports nothing else.
 func (d *Driver) exportOne(q *request, kinds [2]byte, handle uint32, offset, size uint64) (fd int, s Status) {
-	c := d.Client(q.arg.u32(4))
+	c := d.Client(q.arg.u32("client"))
 	if c == nil || !q.IsOf(c.Process) {
 		return -1, InvalidClient
 	}
 	o := c.Object(handle)
 	switch {
-	case q.arg.fd(0) != -1 || q.arg.u32(16) != 0 || kinds[0] != 0 || kinds[1] > 1:
+	case q.arg.fd("fd") != -1 || q.arg.u32("index") != 0 || kinds[0] != 0 || kinds[1] > 1:
 		return -1, InvalidArgument
-	case q.arg.u32(8) != 1 || q.arg.u32(12) != 1:
+	case q.arg.u32("total_objects") != 1 || q.arg.u32("objects") != 1:
 		return -1, NotSupported
 	case o == nil:
 		return -1, NotFound
@@ -839,7 +804,7 @@ func (d *Driver) exportOne(q *request, kinds [2]byte, handle uint32, offset, siz
 		return -1, InvalidObject
 	case o.GPU.machine == "vgpu":
 		return -1, NotSupported
-	case size == 0 || !d.isWholePages(offset, size) || size > o.Memory.Size || offset > o.Memory.Size-size || q.arg.u64(24) != size:
+	case size == 0 || !d.isWholePages(offset, size) || size > o.Memory.Size || offset > o.Memory.Size-size || q.arg.u64("total_size") != size:
 		return -1, InvalidArgument
 	}
 	f := d.Open(DMABuf, o.GPU)

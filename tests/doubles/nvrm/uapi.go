@@ -9,9 +9,8 @@ import (
 	"strings"
 )
 
-// structs are those of the requests and of their parameters, in C's alignment. Sizes, and where the answer's NV_STATUS is,
-// are known from here; functions take fields by their offsets. Header makes C of it, for the simulated libcuda.
-// uvm_map and what is like it have room for 32 GPUs before 550: C's name of that is uvm_map_535.
+// structs are those of the requests and of their parameters, in C's alignment. Header makes C of them, for the simulated
+// libcuda. NAME_535 is what drivers before 550 have; uvm_map and uvm_pool have room for 32 GPUs there.
 const structs = `
 rm_alloc          u32 root parent object class; u64 params rights; u32 params_size flags status
 rm_device_params  u32 instance client_share target_client target_device flags; u64 va_size va_start va_limit; u32 va_mode
@@ -19,10 +18,23 @@ rm_sim_memory     u64 size flags
 rm_free           u32 root parent object status
 rm_control        u32 client object cmd flags; u64 params; u32 params_size status
 rm_id_info        u32 gpu_id flags instance subdevice sli board gpu_instance; s32 numa
+rm_chipset        u8 rest[148]; u32 flags
+rm_attached       u32 gpus[32]
+rm_active_devices u32 n list[256][3]
+rm_address_space  u32 object flags type
+rm_handle_info    u32 object index; u64 result
+rm_surface        u64 n items
+rm_page_size      u64 size
+rm_subdevice      u32 number object
+rm_gpu_id         u32 gpu_id
+rm_capabilities   u8 cpu gpu environment feature tools multi
+rm_capabilities_535 u8 cpu gpu environment feature tools
 rm_export_fd      u32 type device parent object; s32 fd; u32 flags
 rm_import_fd      s32 fd; u32 type device parent object
 rm_export_info    s32 fd; u32 instance mig; u16 most; u8 label[64]
+rm_export_info_535 s32 fd; u32 instance; u16 most; u8 label[64]
 rm_export_objects s32 fd; u32 device; u16 most; u8 label[64]; u32 objects[512]; u16 n index
+rm_import_objects s32 fd; u32 parent objects[128]; u8 kinds[128]; u16 n index
 rm_dup_object     u32 client parent object client_src object_src flags status
 rm_share          u32 client object policy[3] status
 rm_map_memory     u32 client device memory; u64 offset length linear; u32 status flags; s32 fd
@@ -45,17 +57,18 @@ uvm_part          u64 base length; u8 uuid[16]; u32 status
 uvm_map           u64 base length offset; u8 gpus[256][36]; u64 count; s32 ctl_fd; u32 client object status
 uvm_pool          u64 base length; u8 gpus[256][36]; u64 count; u32 status
 uvm_uuid          u8 uuid[16]; u32 status
-uvm_peers         u8 uuid[2][16]; u32 status
-uvm_p2p           u8 bytes[52]; u32 status
+uvm_peers         u8 first[16] second[16]; u32 status
+uvm_p2p           u64 base length offset; u8 uuid[16]; s32 ctl_fd; u32 client object status
 uvm_vaspace       u8 uuid[16]; s32 ctl_fd; u32 client vaspace status
 uvm_gpu           u8 uuid[16] numa; s32 node ctl_fd; u32 client part status
 uvm_mm            s32 uvm_fd; u32 status
 `
 
-// layout is a struct: its size, where its status is (0: it has none), and its fields in C.
+// layout is a struct: its size, where its fields are, and what they are in C.
 type layout struct {
-	size, status int
-	c            string
+	size   int
+	fields map[string]int
+	c      string
 }
 
 var layouts = func() map[string]layout {
@@ -63,7 +76,7 @@ var layouts = func() map[string]layout {
 	for line := range strings.Lines(strings.TrimSpace(structs)) {
 		name, fields, _ := strings.Cut(strings.TrimSpace(line), " ")
 		all[name] = parseLayout(fields)
-		if before := strings.Replace(fields, "[256]", "[32]", 1); before != fields {
+		if before := strings.Replace(fields, "gpus[256]", "gpus[32]", 1); before != fields {
 			all[name+"_535"] = parseLayout(before)
 		}
 	}
@@ -72,17 +85,15 @@ var layouts = func() map[string]layout {
 
 var dimension = regexp.MustCompile(`\[(\d+)\]`)
 
-func parseLayout(fields string) (l layout) {
-	align := 1
+func parseLayout(fields string) layout {
+	l, align := layout{fields: map[string]int{}}, 1
 	for _, some := range strings.Split(fields, ";") {
 		names := strings.Fields(some)
 		bits, _ := strconv.Atoi(names[0][1:])
 		align = max(align, bits/8)
 		for _, name := range names[1:] {
 			l.size = (l.size + bits/8 - 1) / (bits / 8) * (bits / 8)
-			if name == "status" {
-				l.status = l.size
-			}
+			l.fields[strings.Split(name, "[")[0]] = l.size
 			n := bits / 8
 			for _, m := range dimension.FindAllStringSubmatch(name, -1) {
 				times, _ := strconv.Atoi(m[1])
@@ -94,6 +105,42 @@ func parseLayout(fields string) (l layout) {
 	}
 	l.size = (l.size + align - 1) / align * align
 	return l
+}
+
+// in is a struct's layout in this driver.
+func (d *Driver) in(name string) layout {
+	if old, ok := layouts[name+"_535"]; ok && d.Version < 550 {
+		return old
+	}
+	return layouts[name]
+}
+
+// args are the bytes of a struct, whose fields go by their names.
+type args struct {
+	bytes
+	layout
+}
+
+func newArgs(l layout) args { return args{make(bytes, l.size), l} }
+
+// from is what begins with the field.
+func (a args) from(field string) bytes {
+	at, ok := a.fields[field]
+	if !ok {
+		panic("no field " + field)
+	}
+	return a.bytes[at:]
+}
+
+func (a args) u16(field string) uint16      { return order.Uint16(a.from(field)) }
+func (a args) u32(field string) uint32      { return order.Uint32(a.from(field)) }
+func (a args) u64(field string) uint64      { return order.Uint64(a.from(field)) }
+func (a args) fd(field string) int          { return int(int32(a.u32(field))) }
+func (a args) put16(field string, v uint16) { order.PutUint16(a.from(field), v) }
+func (a args) put32(field string, v uint32) { order.PutUint32(a.from(field), v) }
+func (a args) put64(field string, v uint64) { order.PutUint64(a.from(field), v) }
+func (a args) isZero(from, before string) bool {
+	return !slices.ContainsFunc(a.bytes[a.fields[from]:a.fields[before]], func(x byte) bool { return x != 0 })
 }
 
 // Header is rm_uapi.h, and what sim_machine.h has of the machines.

@@ -89,16 +89,13 @@ func (d *Driver) attributesMost() int {
 
 // uvmLayout is a request's struct in this driver; its size is 0 where there is none.
 func (d *Driver) uvmLayout(nr uint32) layout {
-	args := uvmRequests[nr].args
-	switch old, ok := layouts[args+"_535"]; {
+	switch {
 	case nr == 78 && d.Version < 570:
 		return layout{}
 	case nr == 34 && d.Version >= 590:
 		return layouts["uvm_free_590"]
-	case ok && d.Version < 550:
-		return old
 	}
-	return layouts[args]
+	return d.in(uvmRequests[nr].args)
 }
 
 // SizeOn is the bytes of a request's struct on a file.
@@ -110,9 +107,9 @@ func (d *Driver) SizeOn(f *File, cmd uint32) int {
 }
 
 // uvmRequest answers a request on a file of UVM's. A number that UVM does not know is EINVAL.
-func (d *Driver) uvmRequest(c Caller, f *File, nr uint32, arg []byte) error {
-	k, l := uvmRequests[nr], d.uvmLayout(nr)
-	if l.size == 0 || len(arg) != l.size {
+func (d *Driver) uvmRequest(c Caller, f *File, nr uint32, bytes []byte) error {
+	k, arg := uvmRequests[nr], args{bytes, d.uvmLayout(nr)}
+	if arg.size == 0 || len(bytes) != arg.size {
 		return errInvalid
 	}
 	var failure int32
@@ -127,7 +124,7 @@ func (d *Driver) uvmRequest(c Caller, f *File, nr uint32, arg []byte) error {
 	if err != nil && !isStatus {
 		return err
 	}
-	bytes(arg).put32(l.status, uint32(status))
+	arg.put32("status", uint32(status))
 	return nil
 }
 
@@ -234,9 +231,9 @@ func (d *Driver) closeSpace(s *vaSpace) {
 	}
 }
 
-// base, length [uvm_map_external.c, uvm_create_external_range]
+// [uvm_map_external.c, uvm_create_external_range]
 func (d *Driver) uvmCreate(q *request) error {
-	base, length := q.arg.u64(0), q.arg.u64(8)
+	base, length := q.arg.u64("base"), q.arg.u64("length")
 	if invalidRange(base, length, smallPage) {
 		return InvalidAddress
 	}
@@ -262,7 +259,7 @@ func (d *Driver) userMemory(q *request, fd int, client, handle uint32) (*Object,
 
 // mapOn is one GPU's part of a map. [uvm_map_external.c, uvm_map_external_allocation_on_gpu]
 func (d *Driver) mapOn(q *request, r *vaRange, g *GPU, fd int, client, handle uint32) error {
-	base, length, offset := q.arg.u64(0), q.arg.u64(8), q.arg.u64(16)
+	base, length, offset := q.arg.u64("base"), q.arg.u64("length"), q.arg.u64("offset")
 	if err := d.unmapIn(r, g, base, length); err != nil {
 		return err
 	}
@@ -295,13 +292,11 @@ func (d *Driver) mapOn(q *request, r *vaRange, g *GPU, fd int, client, handle ui
 	return nil
 }
 
-// base, length, offset, attributes, count, control descriptor, client, object
 // [uvm_map_external.c, uvm_map_external_allocation]
 func (d *Driver) uvmMap(q *request) error {
 	a, s := q.arg, q.file.space
-	base, length := a.u64(0), a.u64(8)
-	at := 24 + d.attributesMost()*attributeSize
-	n := a.u64(at)
+	base, length := a.u64("base"), a.u64("length")
+	n := a.u64("count")
 	if invalidRange(base, length, smallPage) {
 		return InvalidAddress
 	}
@@ -314,9 +309,9 @@ func (d *Driver) uvmMap(q *request) error {
 	}
 	var made []*GPU
 	for i := range int(n) {
-		g, err := s.registered(a[24+i*attributeSize:], true), error(InvalidDevice)
+		g, err := s.registered(a.from("gpus")[i*attributeSize:], true), error(InvalidDevice)
 		if g != nil {
-			err = d.mapOn(q, r, g.gpu, a.fd(at+8), a.u32(at+12), a.u32(at+16))
+			err = d.mapOn(q, r, g.gpu, a.fd("ctl_fd"), a.u32("client"), a.u32("object"))
 		}
 		if err != nil {
 			for _, g := range made {
@@ -329,14 +324,14 @@ func (d *Driver) uvmMap(q *request) error {
 	return nil
 }
 
-// base, length; from 590 on base alone [uvm_va_range.c, uvm_free]
+// From 590 on there is no length. [uvm_va_range.c, uvm_free]
 func (d *Driver) uvmFree(q *request) error {
-	s, base := q.file.space, q.arg.u64(0)
-	if d.Version < 590 && invalidRange(base, q.arg.u64(8), smallPage) {
+	s, base := q.file.space, q.arg.u64("base")
+	if d.Version < 590 && invalidRange(base, q.arg.u64("length"), smallPage) {
 		return InvalidAddress
 	}
 	r := s.find(base)
-	if r == nil || r.base != base || d.Version < 590 && r.length != q.arg.u64(8) {
+	if r == nil || r.base != base || d.Version < 590 && r.length != q.arg.u64("length") {
 		return InvalidAddress
 	}
 	d.drop(r, func(*extMap) bool { return true })
@@ -344,10 +339,10 @@ func (d *Driver) uvmFree(q *request) error {
 	return nil
 }
 
-// externalOf is the range of 73 and the GPU that a request names: base, length, UUID. page and active are those of
+// externalOf is the range of 73 and the GPU that a request names. page and active are those of
 // invalidRange and registered.
 func externalOf(q *request, page uint64, active bool) (*vaRange, *GPU, error) {
-	s, base, length := q.file.space, q.arg.u64(0), q.arg.u64(8)
+	s, base, length := q.file.space, q.arg.u64("base"), q.arg.u64("length")
 	if invalidRange(base, length, page) {
 		return nil, nil, InvalidAddress
 	}
@@ -355,29 +350,29 @@ func externalOf(q *request, page uint64, active bool) (*vaRange, *GPU, error) {
 	if r == nil {
 		return nil, nil, InvalidAddress
 	}
-	g := s.registered(q.arg[16:], active)
+	g := s.registered(q.arg.from("uuid"), active)
 	if g == nil {
 		return nil, nil, InvalidDevice
 	}
 	return r, g.gpu, nil
 }
 
-// base, length, UUID [uvm_map_external.c, uvm_unmap_external]
+// [uvm_map_external.c, uvm_unmap_external]
 func (d *Driver) uvmUnmap(q *request) error {
 	r, gpu, err := externalOf(q, smallPage, false)
 	if err != nil {
 		return err
 	}
-	return d.unmapIn(r, gpu, q.arg.u64(0), q.arg.u64(8))
+	return d.unmapIn(r, gpu, q.arg.u64("base"), q.arg.u64("length"))
 }
 
-// base, length, UUID: no memory, without a fault [uvm_map_external.c, uvm_map_external_sparse]
+// No memory, without a fault [uvm_map_external.c, uvm_map_external_sparse]
 func (d *Driver) uvmSparse(q *request) error {
 	r, gpu, err := externalOf(q, gpuPage, true)
 	if err != nil {
 		return err
 	}
-	base, length := q.arg.u64(0), q.arg.u64(8)
+	base, length := q.arg.u64("base"), q.arg.u64("length")
 	if err := d.unmapIn(r, gpu, base, length); err != nil {
 		return err
 	}
@@ -385,13 +380,13 @@ func (d *Driver) uvmSparse(q *request) error {
 	return nil
 }
 
-// base, length, UUID: one page of the GPU's [uvm_va_range.c, uvm_map_sked_reflected_range]
+// One page of the GPU's [uvm_va_range.c, uvm_map_sked_reflected_range]
 func (d *Driver) uvmRegion(q *request) error {
-	base, length := q.arg.u64(0), q.arg.u64(8)
+	base, length := q.arg.u64("base"), q.arg.u64("length")
 	switch {
 	case invalidRange(base, length, smallPage):
 		return InvalidAddress
-	case q.file.space.registered(q.arg[16:], true) == nil:
+	case q.file.space.registered(q.arg.from("uuid"), true) == nil:
 		return InvalidDevice
 	case base%length != 0 || length != smallPage && length != gpuPage && length != hugePage:
 		return InvalidAddress
@@ -399,29 +394,28 @@ func (d *Driver) uvmRegion(q *request) error {
 	return q.file.space.add(base, length, false)
 }
 
-// base, length, attributes, count [uvm_va_range.c, uvm_api_alloc_semaphore_pool]
+// [uvm_va_range.c, uvm_api_alloc_semaphore_pool]
 func (d *Driver) uvmPool(q *request) error {
-	base, length := q.arg.u64(0), q.arg.u64(8)
+	base, length := q.arg.u64("base"), q.arg.u64("length")
 	if invalidRange(base, length, smallPage) {
 		return InvalidAddress
 	}
-	if n := q.arg.u64(16 + d.attributesMost()*attributeSize); n > uint64(d.attributesMost()) {
+	if n := q.arg.u64("count"); n > uint64(d.attributesMost()) {
 		return InvalidArgument
 	}
 	return q.file.space.add(base, length, false)
 }
 
-// base, length, offset, UUID, control descriptor at 40, client, object
 // [uvm_va_range_device_p2p.c, uvm_api_alloc_device_p2p]
 func (d *Driver) uvmP2P(q *request) error {
-	base, length, offset := q.arg.u64(0), q.arg.u64(8), q.arg.u64(16)
+	base, length, offset := q.arg.u64("base"), q.arg.u64("length"), q.arg.u64("offset")
 	if invalidRange(base, length, smallPage) || offset%smallPage != 0 || offset+length < offset {
 		return InvalidArgument
 	}
-	if q.file.space.registered(q.arg[24:], false) == nil {
+	if q.file.space.registered(q.arg.from("uuid"), false) == nil {
 		return InvalidDevice
 	}
-	o, err := d.userMemory(q, q.arg.fd(40), q.arg.u32(44), q.arg.u32(48))
+	o, err := d.userMemory(q, q.arg.fd("ctl_fd"), q.arg.u32("client"), q.arg.u32("object"))
 	if err != nil {
 		return err
 	}
@@ -431,43 +425,42 @@ func (d *Driver) uvmP2P(q *request) error {
 	return q.file.space.add(base, length, false)
 }
 
-// base, length [uvm_va_range.c, uvm_api_validate_va_range]
+// [uvm_va_range.c, uvm_api_validate_va_range]
 func (d *Driver) uvmValidate(q *request) error {
-	r := q.file.space.find(q.arg.u64(0))
-	if r == nil || r.base != q.arg.u64(0) || r.length != q.arg.u64(8) {
+	r := q.file.space.find(q.arg.u64("base"))
+	if r == nil || r.base != q.arg.u64("base") || r.length != q.arg.u64("length") {
 		return InvalidAddress
 	}
 	return nil
 }
 
-// UUID, NUMA at 16, node, control descriptor, client, part
 // [uvm_va_space.c, uvm_va_space_register_gpu: more than once is none]
 func (d *Driver) uvmRegisterGPU(q *request) error {
-	g := d.gpu(func(g *GPU) bool { own := g.UUID(); return string(own[:]) == string(q.arg[:16]) })
+	g := d.gpu(func(g *GPU) bool { own := g.UUID(); return string(own[:]) == string(q.arg.bytes[:16]) })
 	if g == nil || !g.attached {
 		return InvalidDevice
 	}
-	q.arg[16] = 0
-	q.arg.put32(20, ^uint32(0))
+	q.arg.from("numa")[0] = 0
+	q.arg.put32("node", ^uint32(0))
 	if g.machine == "grace" {
-		q.arg[16] = 1
-		q.arg.put32(20, uint32(1+g.ordinal))
+		q.arg.from("numa")[0] = 1
+		q.arg.put32("node", uint32(1+g.ordinal))
 	}
-	if q.file.space.registered(q.arg, false) == nil {
+	if q.file.space.registered(q.arg.bytes, false) == nil {
 		q.file.space.gpus = append(q.file.space.gpus, &spaceGPU{gpu: g})
 	}
 	return nil
 }
 
-// UUID, control descriptor, client, address space [uvm_va_space.c, check_gpu_va_space]
+// [uvm_va_space.c, check_gpu_va_space]
 func (d *Driver) uvmRegisterSpace(q *request) error {
-	g, control, c := q.file.space.registered(q.arg, false), q.File(q.arg.fd(16)), d.Client(q.arg.u32(20))
+	g, control, c := q.file.space.registered(q.arg.bytes, false), q.File(q.arg.fd("ctl_fd")), d.Client(q.arg.u32("client"))
 	switch {
 	case g == nil || g.active:
 		return InvalidDevice
 	case control == nil || c == nil || c.File != control || !q.IsOf(c.Process):
 		return InvalidClient
-	case c.Object(q.arg.u32(24)) == nil:
+	case c.Object(q.arg.u32("vaspace")) == nil:
 		return NotFound
 	}
 	g.active = true
@@ -484,7 +477,7 @@ func (d *Driver) endMaps(s *vaSpace, g *spaceGPU) {
 
 // UUID [uvm_va_space.c, uvm_va_space_unregister_gpu_va_space]
 func (d *Driver) uvmUnregisterSpace(q *request) error {
-	g := q.file.space.registered(q.arg, true)
+	g := q.file.space.registered(q.arg.bytes, true)
 	if g == nil {
 		return InvalidDevice
 	}
@@ -495,7 +488,7 @@ func (d *Driver) uvmUnregisterSpace(q *request) error {
 // UUID: maps of its memory on other GPUs end, too [uvm_va_space.c, uvm_va_space_unregister_gpu]
 func (d *Driver) uvmUnregisterGPU(q *request) error {
 	s := q.file.space
-	g := s.registered(q.arg, false)
+	g := s.registered(q.arg.bytes, false)
 	if g == nil {
 		return InvalidDevice
 	}
@@ -509,7 +502,7 @@ func (d *Driver) uvmUnregisterGPU(q *request) error {
 
 // Two UUIDs. GPUs here reach each other without it.
 func (d *Driver) uvmPeer(q *request) error {
-	a, b := q.file.space.registered(q.arg, false), q.file.space.registered(q.arg[16:], false)
+	a, b := q.file.space.registered(q.arg.bytes, false), q.file.space.registered(q.arg.from("second"), false)
 	if a == nil || b == nil || a == b {
 		return InvalidDevice
 	}
@@ -522,7 +515,7 @@ func (d *Driver) uvmDisablePeer(q *request) error {
 	if err := d.uvmPeer(q); err != nil {
 		return err
 	}
-	a, b := s.registered(q.arg, false).gpu, s.registered(q.arg[16:], false).gpu
+	a, b := s.registered(q.arg.bytes, false).gpu, s.registered(q.arg.from("second"), false).gpu
 	for _, r := range s.ranges {
 		d.drop(r, func(m *extMap) bool {
 			return m.memory != nil && (m.gpu == a && m.memory.GPU == b || m.gpu == b && m.memory.GPU == a)
@@ -533,7 +526,7 @@ func (d *Driver) uvmDisablePeer(q *request) error {
 
 // The file of the process's own space [uvm.c, uvm_api_mm_initialize]
 func (d *Driver) uvmMM(q *request) error {
-	f := q.File(q.arg.fd(0))
+	f := q.File(q.arg.fd("uvm_fd"))
 	switch {
 	case f == nil || f.Kind != UVM:
 		return InvalidArgument
