@@ -35,7 +35,7 @@ func suiteOf(t *testing.T, p Program) (*suite, *row) {
 
 func script(text string) Program { return Program{Name: "p", Cmd: []string{"sh", "-c", text, "sh"}} }
 
-// These tests start this program anew with a table, by runTable.
+// TestPick starts this program anew, as go test starts that of ./tests, with a small table.
 func TestMain(m *testing.M) {
 	if os.Getenv("SUITE_TABLE") != "" {
 		Main(m, small)
@@ -59,15 +59,15 @@ var small = func() []Group {
 		for c; do echo "ok $((n += 1)) - $c"; done` + sum)
 	option := script(list + `[ $# != 0 ] || set -- -t 'one case' -t another -t last
 		while [ "$1" = -t ]; do echo "ok $((n += 1)) - $2"; shift 2; done` + sum)
-	whole, bad := script(passes), script("echo 'not ok 1 - x'; echo '0 passed, 1 failed, 0 skipped'")
+	whole, red := script(passes), script(list+`printf 'not ok 1 - one case\nok 2 - another # SKIP x\nok 3 - last\n1 passed, 1 failed, 1 skipped\n'`)
 	on.Name, on.On, on.Cases = "cases", []string{"dmabuf"}, Guest
 	option.Name, option.Cases = "option", Option
-	whole.Name = "whole"
+	whole.Name, red.Cases = "whole", Guest
 	return []Group{
 		{Name: "g", Rows: []Program{on, option, whole}},
 		{Name: "fuzz", When: All, Rows: []Program{whole}},
 		{Name: "fuzz_long", When: Named, Rows: []Program{whole}},
-		{Name: "red", When: Named, Rows: []Program{bad}},
+		{Name: "red", When: Named, Rows: []Program{red}},
 	}
 }()
 
@@ -87,12 +87,12 @@ func TestPick(t *testing.T) {
 		{"-test.run=fuzz", "fuzz/whole 1"},
 		{"-test.run=g/whole|fuzz_long/w", "fuzz_long/whole 1, g/whole 1"},
 		{"-test.run=fuz", ""},
-		{"-test.run=red", "red/p 0 FAIL"},
+		{"-test.run=red", "red/p 1 FAIL"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.flags, func(t *testing.T) {
 			b, log := t.TempDir(), filepath.Join(t.TempDir(), "inputs")
-			cmd := exec.Command(os.Args[0], "-test.testlogfile="+log)
+			cmd := exec.Command(os.Args[0], "-test.v", "-test.testlogfile="+log)
 			if tt.flags != "" {
 				cmd.Args = append(cmd.Args, tt.flags)
 			}
@@ -104,12 +104,15 @@ func TestPick(t *testing.T) {
 			summary, err := os.ReadFile(filepath.Join(b, "results/summary"))
 			require.NoError(t, err)
 			var got []string
-			for _, m := range regexp.MustCompile(`(?m)^(\S+) +(\d+) passed +(\d) failed +0 skipped `).FindAllStringSubmatch(string(summary), -1) {
+			for _, m := range regexp.MustCompile(`(?m)^(\S+) +(\d+) passed +(\d) failed +\d skipped `).FindAllStringSubmatch(string(summary), -1) {
 				got = append(got, m[1]+" "+m[2]+strings.Repeat(" FAIL", int(m[3][0]-'0')))
 			}
 			slices.Sort(got)
 			require.Equal(t, tt.want, strings.Join(got, ", "), string(out))
 			require.NoFileExists(t, log)
+			for _, verdict := range []string{"FAIL: red/p/one_case", "SKIP: red/p/another", "PASS: red/p/last"} { // A case has its own.
+				require.Equal(t, strings.Contains(tt.want, "red"), strings.Contains(string(out), "--- "+verdict), string(out))
+			}
 		})
 	}
 }
