@@ -39,36 +39,39 @@ struct where {
 	bool pooled;
 };
 
-/* A descriptor that CUDA has imported, and mapped for a GPU. */
-struct imported {
+/* Memory of cuMemCreate, or that CUDA has imported, and where it is mapped for a GPU. */
+struct mapped {
 	cu_mem mem;
 	cu_ptr p;
 	size_t length;
 };
 
 /* The result of the first call that fails. */
-static int import_by_cuda(struct imported *i, int fd, size_t length, int device)
+static int map_whole(struct mapped *m, size_t length, int device)
 {
 	struct cu_access all = { { CU_PLACE_GPU, device }, CU_ACCESS_RW };
-	int rc = import_handle(&i->mem, (void *)(intptr_t)fd, CU_EXPORT_FD);
+	int rc;
 
-	i->length = length;
-	if (rc)
-		return rc;
-	expect_is(cu.reserve(&i->p, length, 0, 0, 0), 0);
-	rc = cu.map(i->p, length, 0, i->mem, 0);
+	m->length = length;
+	expect_is(cu.reserve(&m->p, length, 0, 0, 0), 0);
+	rc = cu.map(m->p, length, 0, m->mem, 0);
 	if (!rc)
-		return cu.set_access(i->p, length, &all, 1);
-	expect_is(cu.unreserve(i->p, length), 0);
-	expect_is(cu.release(i->mem), 0);
+		return cu.set_access(m->p, length, &all, 1);
+	expect_is(cu.unreserve(m->p, length), 0);
+	expect_is(cu.release(m->mem), 0);
 	return rc;
 }
 
-static void drop_imported(struct imported *i)
+static int import_by_cuda(struct mapped *m, int fd, size_t length, int device)
 {
-	expect_is(cu.unmap(i->p, i->length), 0);
-	expect_is(cu.unreserve(i->p, i->length), 0);
-	expect_is(cu.release(i->mem), 0);
+	return import_handle(&m->mem, (void *)(intptr_t)fd, CU_EXPORT_FD) ?: map_whole(m, length, device);
+}
+
+static void drop_mapped(struct mapped *m)
+{
+	expect_is(cu.unmap(m->p, m->length), 0);
+	expect_is(cu.unreserve(m->p, m->length), 0);
+	expect_is(cu.release(m->mem), 0);
 }
 
 /* Pins, exports, and sends with its place, which CUDA needs. */
@@ -193,7 +196,7 @@ static void check_by_another_gpu(cu_ptr p, size_t size, uint32_t seed)
 static void be_cuda_heir(void *arg)
 {
 	const struct heir *h = arg;
-	struct imported x;
+	struct mapped x;
 
 	become(h);
 	start(h->device);
@@ -216,7 +219,7 @@ static void be_cuda_heir(void *arg)
 		meet(4 * i + 3);
 		if (!rc) {
 			check_by_cuda(p, w->size, 3);
-			drop_imported(&x);
+			drop_mapped(&x);
 		}
 		meet(4 * i + 4);
 	}
@@ -482,12 +485,7 @@ static bool is_coherent(void)
 	return coherent;
 }
 
-struct guest {
-	int fd;
-	size_t size;
-};
-
-/* A process without CUDA, with a whole object of CUDA's: it gives it on, too. */
+/* A process without CUDA, with a whole object of CUDA's. */
 static void pin_whole(void *arg)
 {
 	const struct guest *x = arg;
@@ -499,94 +497,62 @@ static void pin_whole(void *arg)
 	g = open_or_fail();
 	expect_is(gdr_pin_fd(g, x->fd, 0, &mh), 0);
 	expect_is(gdr_get_info_v2(g, mh, &info), 0);
-	expect_is(info.va, 0);
-	expect_is(info.mapped_size, x->size);
+	expect(!info.va && info.mapped_size == x->skip + x->size);
 	expect_is(gdr_get_object(g, mh, &offset, &length, &count), 0);
-	expect(!offset && length == x->size && count == 1);
-	use(g, x->fd, 0, x->size, 1);
+	expect(!offset && length == info.mapped_size && count == 1);
+	use(g, x->fd, x->skip, x->size, x->seed);
 	expect_is(gdr_close(g), 0);
 }
 
-/* cuMemExportToShareableHandle's descriptors, and such without a label. */
+/*
+ * cuMemExportToShareableHandle's descriptors, and such without a label. On GPUs with NVSwitch the last four have a second
+ * object, the fabric's name of the memory, which no device can take. Of large memory the end is used.
+ */
 static void of_cuda(void)
 {
-	size_t sizes[] = { OBJECT, 4 * OBJECT, guest_long ? 512 * OBJECT : 8 * OBJECT };
-	struct cu_access all = { { CU_PLACE_GPU, 0 }, CU_ACCESS_RW };
+	static const struct { size_t size; bool compressible; } memories[] = {
+		{ OBJECT, false }, { 8 * OBJECT, false }, { 255 * OBJECT, false }, { 256 * OBJECT, false }, { 600 * OBJECT, false },
+		{ OBJECT, true }, { 32 * OBJECT, true },
+	};
 	uint32_t label[WORDS], none[WORDS] = { 4 };
-	struct imported again;
-	cu_mem mem;
+	struct mapped m, again;
 	gdr_mh_t mh;
-	cu_ptr p;
 
 	start(0);
 	g = open_or_fail();
-	for (int i = 0; i < 3; i++) {
-		struct guest x = { cuda_exports(&mem, sizes[i], CU_PLACE_GPU), sizes[i] };
+	for (size_t i = 0; i < sizeof(memories) / sizeof(*memories); i++) {
+		size_t size = memories[i].size, used = size > 8 * OBJECT && !guest_long ? OBJECT : size;
+		struct guest x = { cuda_exports_as(&m.mem, size, CU_PLACE_GPU, memories[i].compressible), 0, size - used, used, 1 };
 		uint32_t object;
+		cu_ptr p;
 		int fd;
 
 		expect(x.fd >= 0);
-		expect_is(cu.reserve(&p, x.size, 0, 0, 0), 0);
-		expect_is(cu.map(p, x.size, 0, mem, 0), 0);
-		expect_is(cu.set_access(p, x.size, &all, 1), 0);
-		fill_by_cuda(p, x.size, 1);
+		expect_is(map_whole(&m, size, 0), 0);
+		p = m.p + x.skip;
+		fill_by_cuda(p, used, 1);
 		expect(in_child("a guest with CUDA's descriptor", pin_whole, &x, 60));
-		check_by_cuda(p, x.size, 2);
+		check_by_cuda(p, used, 2);
 		object = raw_start(x.fd);
 		read_label(x.fd, label);
 		expect(!memcmp(label, none, sizeof(label)));
 		close(x.fd);
 		x.fd = raw_export_plainly(object);
-		fill_by_cuda(p, x.size, 1);
+		x.seed = 2;
 		expect(in_child("a guest with a descriptor that has no label", pin_whole, &x, 60));
-		check_by_cuda(p, x.size, 2);
+		check_by_cuda(p, used, 3);
 		expect_is(gdr_pin_fd(g, x.fd, 0, &mh), 0);
 		expect_is(gdr_export_fd(g, mh, GDR_EXPORT_FLAG_WHOLE, &fd), 0);
-		expect_is(import_by_cuda(&again, fd, x.size, 0), 0);
-		check_by_cuda(again.p, x.size, 2);
-		drop_imported(&again);
+		expect_is(gdr_unpin_buffer(g, mh), 0);
+		expect_is(import_by_cuda(&again, fd, size, 0), 0);
+		check_by_cuda(again.p + x.skip, used, 3);
+		drop_mapped(&again);
+		drop_mapped(&m);
 		close(fd);
 		close(x.fd);
 		close(raw.gpu);
 		close(raw.ctl);
 	}
-}
-
-/* On GPUs with NVSwitch these descriptors, except the first, have a second object, which no device can take. */
-static void of_cuda_with_a_name(void)
-{
-	static const struct { size_t size; bool compressible; } memories[] = {
-		{ 255 * OBJECT, false }, { 256 * OBJECT, false }, { 600 * OBJECT, false }, { OBJECT, true }, { 32 * OBJECT, true },
-	};
-	struct cu_access all = { { CU_PLACE_GPU, 0 }, CU_ACCESS_RW };
-	gdr_mh_t mh;
-	cu_mem mem;
-	cu_ptr p;
-	void *va;
-	int fd;
-
-	start(0);
-	g = open_or_fail();
-	for (size_t i = 0; i < sizeof(memories) / sizeof(*memories); i++) {
-		size_t size = memories[i].size, last = size - OBJECT;
-
-		fd = cuda_exports_as(&mem, size, CU_PLACE_GPU, memories[i].compressible);
-		expect(fd >= 0);
-		expect_is(cu.reserve(&p, size, 0, 0, 0), 0);
-		expect_is(cu.map(p, size, 0, mem, 0), 0);
-		expect_is(cu.set_access(p, size, &all, 1), 0);
-		fill_by_cuda(p + last, OBJECT, 1);
-		expect_is(gdr_pin_fd(g, fd, 0, &mh), 0);
-		close(fd);
-		expect_is(gdr_map(g, mh, &va, size), 0);
-		check_by_cpu(mh, (char *)va + last, OBJECT, 1);
-		fill_by_cpu(mh, (char *)va + last, OBJECT, 2);
-		check_by_cuda(p + last, OBJECT, 2);
-		expect_is(gdr_unpin_buffer(g, mh), 0);
-		expect_is(cu.unmap(p, size), 0);
-		expect_is(cu.release(mem), 0);
-	}
-	expect_is(gdr_close(g), 0);
 }
 
 /* CUDA's descriptors of what is no GPU's memory, and of a pool. */
@@ -632,7 +598,7 @@ static void labels_of_ours(void)
 	static const size_t two[] = { OBJECT, OBJECT };
 	uint32_t label[WORDS], start_of[COUNT] = { 4 };
 	uint64_t offset, length;
-	struct imported x;
+	struct mapped x;
 	unsigned int count;
 	struct shared s;
 	cu_ptr p[2];
@@ -648,7 +614,7 @@ static void labels_of_ours(void)
 		read_label(s.fd, label);
 		expect(!memcmp(label, start_of, sizeof(start_of)));
 		expect_is(import_by_cuda(&x, s.fd, OBJECT, 0), 0);
-		drop_imported(&x);
+		drop_mapped(&x);
 		close(s.fd);
 		pin_and_export(&s, p[i] + GPU_PAGE_SIZE, OBJECT);
 		read_label(s.fd, label);
@@ -838,7 +804,7 @@ static void leaves_nothing(void)
 	int rounds = guest_long ? 10000 : 200;
 	struct in_use before = { 0 }, after;
 	unsigned long live = 0;
-	struct imported x;
+	struct mapped x;
 	struct where w;
 	struct shared s;
 	unsigned int n;
@@ -853,7 +819,7 @@ static void leaves_nothing(void)
 		expect_is(gdr_get_object(g, s.mh, &w.offset, &w.length, &n), 0);
 		expect_is(import_by_cuda(&x, s.fd, w.length, 0), 0);
 		pin_and_map(s.fd);
-		drop_imported(&x);
+		drop_mapped(&x);
 		expect_is(gdr_unpin_buffer(g, s.mh), 0);
 		close(s.fd);
 		if (i == 10) {
@@ -986,9 +952,8 @@ const struct guest_case cases[] = {
 	{ "two heirs in namespaces apart, of the owner's number", NULL, 30, 300, two_heirs, &(struct heir){ .number = 1 } },
 	{ "two heirs in namespaces apart, of another number", NULL, 30, 300, two_heirs, &(struct heir){ .number = 3 } },
 	{ "two heirs, of which one is on another GPU", NULL, 30, 300, two_heirs, &(struct heir){ .device = 1 } },
-	{ "what CUDA exports", of_cuda, 30, 60 },
-	{ "what CUDA exports, large or compressible", of_cuda_with_a_name, 30, 60 },
-	{ "what CUDA exports and is no buffer", of_cuda_that_is_no_buffer, 10 },
+	{ "what CUDA exports", of_cuda, 60, 120 },
+	{ "what CUDA exports that is no buffer", of_cuda_that_is_no_buffer, 10 },
 	{ "labels of the library", labels_of_ours, 10 },
 	{ "labels of anybody", hostile_labels, 30 },
 	{ "nothing is left", leaves_nothing, 30, 120 },

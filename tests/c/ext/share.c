@@ -92,31 +92,23 @@ static void too_many_objects(void)
 /* GDR_EXPORT_FLAG_WHOLE: nothing of the process' but the buffer is given away. */
 static void whole_objects(void)
 {
-	static const size_t two[] = { OBJECT, OBJECT };
-	struct { cu_ptr p; size_t size; int rc; } of[4];
-	int fd;
+	cu_ptr small, two;
 
 	with_context();
-	of[0].p = of[1].p = of[2].p = make_vmm(&cu, two, 2);
-	of[0].size = 2 * OBJECT;
-	of[1].size = OBJECT;
-	of[2].size = 2 * OBJECT - GPU_PAGE_SIZE;
-	expect_is(cu.mem_alloc(&of[3].p, 4096), 0);
-	of[3].size = 4096;
-	of[0].rc = by_dmabuf() ? ENOTSUP : 0;
-	of[1].rc = 0;
-	of[2].rc = by_dmabuf() ? ENOTSUP : EPERM;
-	of[3].rc = by_dmabuf() ? 0 : EPERM;
-	for (int i = 0; i < 5; i++) {
-		cu_ptr p = i < 4 ? of[i].p : of[0].p + GPU_PAGE_SIZE;
-		size_t size = i < 4 ? of[i].size : OBJECT - GPU_PAGE_SIZE;
-		gdr_mh_t mh;
-		int rc = i < 4 ? of[i].rc : by_dmabuf() ? 0 : EPERM;
+	two = make_vmm(&cu, (size_t[]){ OBJECT, OBJECT }, 2);
+	expect_is(cu.mem_alloc(&small, 4096), 0);
+	const struct { cu_ptr p; size_t size; int rm, dmabuf; } of[] = {
+		{ two, 2 * OBJECT, 0, ENOTSUP }, { two, OBJECT, 0, 0 }, { two, 2 * OBJECT - GPU_PAGE_SIZE, EPERM, ENOTSUP },
+		{ small, 4096, EPERM, 0 }, { two + GPU_PAGE_SIZE, OBJECT - GPU_PAGE_SIZE, EPERM, 0 },
+	};
 
-		expect_is(gdr_pin_buffer(g, p, size, 0, 0, &mh), 0);
-		expect_is(gdr_export_fd(g, mh, GDR_EXPORT_FLAG_WHOLE, &fd), rc);
-		if (!rc)
-			close(fd);
+	for (size_t i = 0; i < sizeof(of) / sizeof(*of); i++) {
+		gdr_mh_t mh;
+		int fd = -1;
+
+		expect_is(gdr_pin_buffer(g, of[i].p, of[i].size, 0, 0, &mh), 0);
+		expect_is(gdr_export_fd(g, mh, GDR_EXPORT_FLAG_WHOLE, &fd), by_dmabuf() ? of[i].dmabuf : of[i].rm);
+		close(fd);
 	}
 }
 
@@ -301,12 +293,6 @@ static void outlives(void)
 }
 
 /* A process without CUDA: a forked child of one that has it, also as nobody. */
-struct guest {
-	int fd, uid;
-	size_t skip, size;
-	uint32_t seed;
-};
-
 static void be_guest(void *arg)
 {
 	const struct guest *x = arg;
@@ -383,47 +369,26 @@ static void exec_guest(void *arg)
 	run_anew("anew");
 }
 
-static void run_guest(const char *what, void (*fn)(void *), struct guest *x, const struct shared *s)
+/* And as nobody, if the driver's files let it. fn is what a guest does. */
+static void run_guests(void *fn)
 {
-	expect(in_child(what, fn, x, 20));
-	check_by_cuda(s->addr, s->size, ++x->seed);
-}
-
-/* And as nobody, where the driver's files let it. */
-static void run_guests(void (*fn)(void *))
-{
+	int users = 1 + (!on_doubles() && is_root());
 	struct shared s;
 	struct guest x;
 
+	if (fn == without_the_gpu && (!on_doubles() || by_dmabuf()))
+		skip_case("only the simulated driver refuses a node; a dma-buf needs none");
+	if (fn == exec_guest && on_doubles() && !getenv("RM_MMAP"))
+		skip_case("the simulated driver's mmap is in the simulated libcuda");
 	with_context();
 	export_new(&s, OBJECT);
 	fill_by_cuda(s.addr, s.size, 1);
 	x = (struct guest){ s.fd, 0, skip_of(&s), OBJECT, 1 };
-	run_guest("a guest", fn, &x, &s);
-	if (!on_doubles() && is_root()) {
-		x.uid = NOBODY;
-		run_guest("a guest who is nobody", fn, &x, &s);
+	for (int i = 0; i < users; i++, x.uid = NOBODY) {
+		expect(in_child(i ? "a guest who is nobody" : "a guest", fn, &x, 20));
+		check_by_cuda(s.addr, s.size, ++x.seed);
 	}
 	expect_is(gdr_close(g), 0);
-}
-
-static void in_a_forked_child(void)
-{
-	run_guests(be_guest);
-}
-
-static void of_a_gpu_that_is_not_there(void)
-{
-	if (!on_doubles() || by_dmabuf())
-		skip_case("the simulated driver alone refuses a node; a dma-buf needs none");
-	run_guests(without_the_gpu);
-}
-
-static void in_an_executed_child(void)
-{
-	if (on_doubles() && !getenv("RM_MMAP"))
-		skip_case("the simulated driver's mmap is in the simulated libcuda");
-	run_guests(exec_guest);
 }
 
 const struct guest_case cases[] = {
@@ -436,9 +401,9 @@ const struct guest_case cases[] = {
 	{ "a descriptor of CUDA's, or of another backend", of_another, 10 },
 	{ "a file that another process has marked", marked_by_another, 10 },
 	{ "the memory outlives all but the last pin", outlives, 10 },
-	{ "in a child that is forked after cuInit", in_a_forked_child, 20 },
-	{ "of a GPU whose node is not there", of_a_gpu_that_is_not_there, 10 },
-	{ "in a program without libcuda", in_an_executed_child, 20 },
+	{ "in a child that is forked after cuInit", NULL, 20, 0, run_guests, be_guest },
+	{ "of a GPU whose node is not there", NULL, 10, 0, run_guests, without_the_gpu },
+	{ "in a program without libcuda", NULL, 20, 0, run_guests, exec_guest },
 	{ "anew", anew },
 	{ NULL },
 };

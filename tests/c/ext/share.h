@@ -24,6 +24,13 @@ struct shared {
 	int fd;
 };
 
+/* What a process without CUDA is given: a descriptor, where the bytes are in it, their seed, and a user to be. */
+struct guest {
+	int fd, uid;
+	size_t skip, size;
+	uint32_t seed;
+};
+
 /* gdrdrv shares nothing. */
 __attribute__((constructor)) static void name_backend(void)
 {
