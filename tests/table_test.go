@@ -256,9 +256,8 @@ var table = []Group{
 var guests = []Program{
 	{Name: "hosts", Holds: "a host may close all descriptors and reuse their numbers, change handlers, limits and its environment during the open; errno stays; a privileged program takes nothing from its environment", On: all, Cases: Guest},
 	{Name: "footprint", Holds: "linking starts nothing; limits, modes and the environment stay; no thread runs when idle; gdr_open takes less than 8 MB; memory stays flat", On: all, Cases: Guest},
-	{Name: "signals", Holds: "handlers, masks and alternate stacks stay; the host's signals run on its threads alone; faults reach the host; setresuid, cancellation, timers, siglongjmp, 64 KiB of stack", On: all, Cases: Guest},
+	{Name: "signals", Holds: "handlers, masks and alternate stacks stay; the host's signals run on its threads alone; faults reach the host; setresuid, cancellation, timers, siglongjmp, 64 KiB of stack; SIGSYS, SIGFPE and their like, sent to threads inside, run on the host's stack", On: all, Cases: Guest},
 	{Name: "limits", Holds: "few threads, mappings, descriptors, little memory, SCHED_FIFO, mlockall, no GPU: it opens, or an errno", On: all, Cases: Guest},
-	{Name: "forced", Holds: "SIGABRT, SIGFPE and their like, sent to threads inside, run on the host's stack", On: all, Cases: Guest},
 	{Name: "threads", Holds: "any call from any thread by a model; 64 threads open first at once; threads that call once leave nothing", On: all, Cases: Guest},
 	{Name: "fork", Holds: "a child opens in full, whatever its parent was doing; inherited handles are EACCES; raw clone; many generations", On: all, Cases: Guest},
 	{Name: "loader", Holds: "a fork while threads are in the loader; gdr_open in a constructor", On: all, Cases: Guest},
@@ -294,7 +293,7 @@ var tsans = []Program{
 
 // otherGo is what the library of another Go must pass. make names it, and its folder.
 func otherGo(name string) (rows []Program) {
-	for _, p := range []string{"badinput", "guest_fork", "guest_lazy", "guest_limits", "guest_signals", "guest_forced"} {
+	for _, p := range []string{"badinput", "guest_fork", "guest_lazy", "guest_limits", "guest_signals"} {
 		rows = append(rows, Program{Name: p, Cmd: cmd("$B/bin/" + p), Make: cmd(name), On: all, Tree: name})
 	}
 	return rows
@@ -519,7 +518,7 @@ var gpu = func() []Program {
 	// What it is in its host: 170 s, and 200 s.
 	for _, p := range guests {
 		part := "guest/"
-		if p.Name == "signals" || p.Name == "forced" {
+		if p.Name == "signals" {
 			part = "signals/"
 		}
 		add(part+p.Name, "$B/bin/guest_"+p.Name)
