@@ -126,7 +126,7 @@ func (c *Cache) pin(p plan) (m *core.Mapping, handle uint64, err error) {
 	}
 	for {
 		m, handle, err = c.pinOnce(p)
-		if c.closed || !errors.Is(err, unix.ENOMEM) && !errors.Is(err, unix.EMFILE) || !c.evict() {
+		if !errors.Is(err, unix.ENOMEM) && !errors.Is(err, unix.EMFILE) || !c.evict() {
 			return m, handle, err
 		}
 	}
