@@ -512,7 +512,7 @@ var gpu = func() []Program {
 		add("api/"+args[0], append(cmd("$B/bin/gdrcopy_pplat", "-t", "1000"), args[1:]...)...).Count = Status
 	}
 	// No read shows what was there before the flag that it read.
-	add("api/litmus", "$B/bin/copy_litmus", "-t", "200000", "--threads", "4").Count = Status
+	add("api/litmus", "$B/bin/copy_litmus", "-t", "2000000", "--threads", "4").Count = Status
 	add("api/gvisor", "tests/gpu/gvisor.sh", "$B")
 	add("api/examples", "env", lib, "tests/examples/examples.sh", "$B/examples", "gpu")
 	// What it is in its host: 170 s, and 200 s.
