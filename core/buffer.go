@@ -79,8 +79,8 @@ var (
 var (
 	errMapped    = fmt.Errorf("map: the buffer is mapped already, or another thread maps or unmaps it; pin it again for a second mapping: %w", unix.EAGAIN)
 	errNotMapped = fmt.Errorf("the buffer is not mapped: %w", unix.EINVAL)
-	errUnmapped  = fmt.Errorf("the mapping is unmapped; use no mapping after its unmap: %w", ErrClosed)
-	errUnpinned  = fmt.Errorf("the buffer is unpinned; use no buffer after its unpin: %w", ErrClosed)
+	errUnmapped  = fmt.Errorf("the mapping is unmapped; use it before you unmap it: %w", ErrClosed)
+	errUnpinned  = fmt.Errorf("the buffer is unpinned; use it before you unpin it: %w", ErrClosed)
 )
 
 // Pin pins GPU memory. The backend rounds the range to its pages. The memory may be of

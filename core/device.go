@@ -154,7 +154,7 @@ func (d *Device) unlessClosed(do func()) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
-		return fmt.Errorf("the device is closed, by gdr_close or Device.Close; use no device after its close: %w", ErrClosed)
+		return fmt.Errorf("the device is closed, by gdr_close or Device.Close; use it before you close it: %w", ErrClosed)
 	}
 	do()
 	return nil

@@ -29,7 +29,7 @@ func newFallback(first backend.Tentative, standby backend.Session) *fallback {
 		return p
 	}
 	p.choose(first)
-	log.Infof("gdr_open: using the %s backend, and the %s backend for what that does not serve", first.Name(), standby.Name())
+	log.Infof("gdr_open: using the %s backend, and the %s backend for memory that it cannot pin", first.Name(), standby.Name())
 	return p
 }
 
@@ -48,7 +48,7 @@ func (p *fallback) decide(call string) backend.Session {
 		}
 	case errors.Is(err, unix.ENOTSUP):
 		if p.choose(p.standby) {
-			log.Infof("%s: using the %s backend, for the %s backend does not serve: %v", call, p.standby.Name(), p.first.Name(), err)
+			log.Infof("%s: using the %s backend, because the %s backend does not work: %v", call, p.standby.Name(), p.first.Name(), err)
 		}
 	default:
 		return nil
@@ -76,7 +76,7 @@ func (p *fallback) Pin(req backend.PinRequest) (backend.Pin, error) {
 	if other != nil {
 		return nil, fmt.Errorf("%w; nor does the %s backend pin it: %v", err, p.standby.Name(), other)
 	}
-	log.Debugf("gdr_pin_buffer: by the %s backend, for the %s backend does not serve: %v", p.standby.Name(), p.first.Name(), err)
+	log.Debugf("gdr_pin_buffer: by the %s backend, because the %s backend cannot pin the memory: %v", p.standby.Name(), p.first.Name(), err)
 	return pin, nil
 }
 

@@ -72,7 +72,7 @@ func (m *Memory) Close() error {
 	m.freed = true
 	m.mu.Unlock()
 	if freed {
-		return fmt.Errorf("the allocation is freed; use no allocation after its free: %w", ErrClosed)
+		return fmt.Errorf("the allocation is freed; use it before you free it: %w", ErrClosed)
 	}
 	m.device.memories.remove(m)
 	if exports > 0 {
@@ -95,7 +95,7 @@ func (m *Memory) Export(flags uint32) (fd int, err error) {
 	}
 	m.mu.Unlock()
 	if freed {
-		return -1, fmt.Errorf("the allocation is freed; use no allocation after its free: %w", ErrClosed)
+		return -1, fmt.Errorf("the allocation is freed; use it before you free it: %w", ErrClosed)
 	}
 	defer m.exported()
 	return m.alloc.Export(flags&backend.PinForcePCIe != 0)

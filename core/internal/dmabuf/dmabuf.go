@@ -173,7 +173,7 @@ func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
 		return nil
 	})
 	if errors.Is(err, cuda.ErrInvalidValue) || errors.Is(err, cuda.ErrNotSupported) {
-		return nil, backend.NotServed{Reason: fmt.Errorf("CUDA exports no dma-buf of %d bytes at %#x, as of a pool's memory or of a page that begins in free space; set GDRCOPY_BACKEND=rm, or load gdrdrv: %w", length, first, err)}
+		return nil, backend.NotServed{Reason: fmt.Errorf("CUDA exports no dma-buf of %d bytes at %#x (a pool's memory, or a page that begins in free space); set GDRCOPY_BACKEND=rm, or load gdrdrv: %w", length, first, err)}
 	}
 	if err != nil {
 		return nil, err
@@ -262,7 +262,7 @@ type pin struct {
 // Export gives another descriptor of the dma-buf. It has the pages of the buffer alone.
 func (p *pin) Export(uint32) (int, error) {
 	if len(p.parts) > 1 {
-		return -1, fmt.Errorf("the buffer lies in %d allocations, and a dma-buf is of one; pin and export each: %w", len(p.parts), unix.ENOTSUP)
+		return -1, fmt.Errorf("the buffer lies in %d allocations, and a dma-buf has only one; pin and export each: %w", len(p.parts), unix.ENOTSUP)
 	}
 	if err := p.parts[0].check(); err != nil {
 		return -1, err
@@ -375,7 +375,7 @@ func mmap(parts []part, size uintptr) (va uintptr, err error) {
 		case err != nil:
 			return va, fmt.Errorf("mmap of the dma-buf: %w", err)
 		case !sys.Readable(va + done + n - 8):
-			return va, fmt.Errorf("the NVIDIA driver mapped less than %d bytes of the dma-buf; pin each allocation on its own: %w", n, unix.ENOTSUP)
+			return va, fmt.Errorf("the NVIDIA driver mapped less than %d bytes of the dma-buf; pin each allocation by itself: %w", n, unix.ENOTSUP)
 		}
 		done += n
 	}

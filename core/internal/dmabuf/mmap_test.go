@@ -80,7 +80,7 @@ func TestLastByteIsMissing(t *testing.T) {
 		if err == nil {
 			require.NoError(t, sys.Munmap(va, uintptr(c.pages*page)))
 		} else if c.err == unix.ENOTSUP {
-			require.ErrorContains(t, err, "pin each allocation on its own")
+			require.ErrorContains(t, err, "pin each allocation by itself")
 		}
 	}
 	file, err := sys.Own(fd)
