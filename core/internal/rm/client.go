@@ -3,7 +3,6 @@ package rm
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"runtime"
 	"slices"
 	"sync"
@@ -24,14 +23,14 @@ func devicePath(minor uint32) string { return fmt.Sprintf("/dev/nvidia%d", minor
 
 // client is a client of the resource manager. It has an open /dev/nvidiactl, a root
 // object, and a device object for each GPU that has been pinned on. The driver frees
-// all of them when the descriptor is closed. Only the maps change; process.mu guards them.
+// all of them when the descriptor is closed. Only the device objects change.
 type client struct {
-	ioctl   func(fd int, code uint32, arg unsafe.Pointer) error // sys.Ioctl, or a test's
-	fd      int
-	file    sys.FileID
-	root    handle
-	gpus    map[int]*gpu    // by CUDA's ordinal
-	imports map[uint32]*gpu // by the driver's device instance, for memory of descriptors
+	ioctl  func(fd int, code uint32, arg unsafe.Pointer) error // sys.Ioctl, or a test's
+	fd     int
+	file   sys.FileID
+	root   handle
+	attach sync.Mutex // held while the kernel makes a device object
+	gpus   sync.Map   // *gpu by CUDA's ordinal, an int; for memory of descriptors by the driver's device instance, a uint32
 }
 
 // gpu is our device object of one GPU. It does not change.
@@ -59,7 +58,7 @@ func newClient() (_ *client, err error) {
 	if err != nil {
 		return nil, explainOpen(controlPath, err)
 	}
-	c := &client{ioctl: sys.Ioctl, fd: fd, gpus: map[int]*gpu{}, imports: map[uint32]*gpu{}}
+	c := &client{ioctl: sys.Ioctl, fd: fd}
 	defer func() {
 		if err != nil {
 			_ = sys.Close(fd)
@@ -99,9 +98,12 @@ func (c *client) close() error {
 	return errors.Join(err, sys.CloseOwn(c.fd, c.file))
 }
 
-// all lists the client's device objects. The caller holds process.mu.
-func (c *client) all() []*gpu {
-	return slices.AppendSeq(slices.Collect(maps.Values(c.gpus)), maps.Values(c.imports))
+// all lists the client's device objects.
+func (c *client) all() (all []*gpu) {
+	for _, g := range c.gpus.Range {
+		all = append(all, g.(*gpu))
+	}
+	return all
 }
 
 // answers asks the driver, which does not know the client on another open of the device. The
@@ -158,13 +160,7 @@ func (c *client) cards() ([]cardInfo, error) {
 	if err := do(c, "CARD_INFO", nrCardInfo, all, nil); err != nil {
 		return nil, err
 	}
-	var cards []cardInfo
-	for _, card := range all {
-		if card.valid != 0 {
-			cards = append(cards, card)
-		}
-	}
-	return cards, nil
+	return slices.DeleteFunc(all[:], func(card cardInfo) bool { return card.valid == 0 }), nil
 }
 
 // idInfo asks what a GPU is that some process has open.
@@ -174,14 +170,15 @@ func (c *client) idInfo(gpuID uint32) (gpuIDInfo, error) {
 	return id, err
 }
 
-// attach makes a device object of a GPU of the driver's.
-func (c *client) attach(card cardInfo) (_ *gpu, err error) {
+// newGPU makes a device object of a GPU of the driver's. The caller holds attach.
+func (c *client) newGPU(card cardInfo) (_ *gpu, err error) {
 	at := card.at()
 	divided, known := c.divided()
 	if divided(card.gpuID) {
 		return nil, errMIG(at.String())
 	}
-	g := &gpu{client: c, id: card.gpuID, at: at, proofs: proofsOf(at), path: devicePath(card.minor), maybeMIG: !known}
+	kept, _ := process.proofs.LoadOrStore(at, new(proofs))
+	g := &gpu{client: c, id: card.gpuID, at: at, proofs: kept.(*proofs), path: devicePath(card.minor), maybeMIG: !known}
 	if g.fd, err = sys.Open(g.path, unix.O_RDWR); err != nil {
 		return nil, explainOpen(g.path, err)
 	}
@@ -273,9 +270,9 @@ func (c *client) free(parent, object handle) error {
 // process is what the sessions of a process share.
 var process struct {
 	mu      sync.Mutex
-	client  *client // nil: no session holds one
-	holders int     // sessions that hold client
-	proofs  map[cuda.PCIAddress]*proofs
+	client  *client  // nil: no session holds one
+	holders int      // sessions that hold client
+	proofs  sync.Map // *proofs by cuda.PCIAddress
 
 	devices  atomic.Int32                   // that CUDA shows; 0: not asked yet
 	ordinals atomic.Pointer[map[uint32]int] // CUDA's, by the driver's IDs; nil: not asked yet
@@ -286,8 +283,12 @@ var process struct {
 
 // gpuAt gives the device object of a GPU, by CUDA's ordinal. It holds no lock while CUDA is asked.
 func (s *session) gpuAt(ordinal int) (*gpu, error) {
-	if g, err := s.attached(ordinal); g != nil || err != nil {
-		return g, err
+	c, err := s.hold()
+	if err != nil {
+		return nil, err
+	}
+	if g, ok := c.gpus.Load(ordinal); ok {
+		return g.(*gpu), nil
 	}
 	coherent, err := s.cuda.DeviceAttribute(cuda.HostPageTables, ordinal)
 	if err != nil {
@@ -297,14 +298,10 @@ func (s *session) gpuAt(ordinal int) (*gpu, error) {
 	if err != nil {
 		return nil, err
 	}
-	process.mu.Lock()
-	defer process.mu.Unlock()
-	c, err := s.hold()
-	if err != nil {
-		return nil, err
-	}
-	if g := c.gpus[ordinal]; g != nil {
-		return g, nil // another thread's by now
+	c.attach.Lock()
+	defer c.attach.Unlock()
+	if g, ok := c.gpus.Load(ordinal); ok {
+		return g.(*gpu), nil // another thread's by now
 	}
 	cards, err := c.cards()
 	if err != nil {
@@ -314,28 +311,19 @@ func (s *session) gpuAt(ordinal int) (*gpu, error) {
 	if i < 0 {
 		return nil, fmt.Errorf("the NVIDIA driver lists no GPU at %v, but CUDA does: %w", at, unix.ENODEV)
 	}
-	g, err := c.attach(cards[i])
+	g, err := c.newGPU(cards[i])
 	if err != nil {
 		return nil, err
 	}
 	g.ordinal, g.coherent = ordinal, g.coherent || coherent != 0
-	c.gpus[ordinal] = g
+	c.gpus.Store(ordinal, g)
 	return g, nil
 }
 
-// attached gives the device object that there is; nil: none.
-func (s *session) attached(ordinal int) (*gpu, error) {
+// hold gives the process's client, which the session holds from then on.
+func (s *session) hold() (*client, error) {
 	process.mu.Lock()
 	defer process.mu.Unlock()
-	c, err := s.hold()
-	if err != nil {
-		return nil, err
-	}
-	return c.gpus[ordinal], nil
-}
-
-// hold gives the process's client, which the session holds from then on. The caller holds process.mu.
-func (s *session) hold() (*client, error) {
 	c := process.client
 	if c != nil && s.hasLost(c) {
 		c.abandon()
@@ -356,7 +344,7 @@ func (s *session) hold() (*client, error) {
 }
 
 // hasLost reports whether the host has closed the client's descriptor. A session that does not hold the
-// client yet asks the driver, too.
+// client yet asks the driver, too. The caller holds process.mu.
 func (s *session) hasLost(c *client) bool {
 	return !c.file.IsStill(c.fd) || c != s.client && !c.answers()
 }
@@ -375,7 +363,7 @@ func (s *session) Close() error {
 	c := s.client
 	s.client = nil
 	if c == nil || c != process.client {
-		return nil // gpu has closed it
+		return nil // abandon has closed it
 	}
 	if process.holders--; process.holders > 0 {
 		return nil

@@ -189,8 +189,6 @@ func (s *session) learnParent(e *Heard) error {
 
 // libcuda is libcuda's client of an entry, on libcuda's file. The host may have closed its descriptor since.
 func (s *session) libcuda(e Heard) (*client, error) {
-	process.mu.Lock()
-	defer process.mu.Unlock()
 	own, err := s.hold()
 	if err != nil {
 		return nil, err
@@ -240,7 +238,11 @@ func (s *session) gpuOfParent(h Hearing, e Heard) (uint32, error) {
 func (s *session) gpuWithID(id uint32) (*gpu, error) {
 	ordinals := process.ordinals.Load()
 	if ordinals == nil {
-		cards, err := s.cards()
+		c, err := s.hold()
+		if err != nil {
+			return nil, err
+		}
+		cards, err := c.cards()
 		if err != nil {
 			return nil, err
 		}
@@ -260,17 +262,6 @@ func (s *session) gpuWithID(id uint32) (*gpu, error) {
 		return s.gpuAt(i)
 	}
 	return nil, fmt.Errorf("CUDA shows no GPU with the driver's ID %#x: %w", id, unix.ENODEV)
-}
-
-// cards lists the GPUs that the driver has.
-func (s *session) cards() ([]cardInfo, error) {
-	process.mu.Lock()
-	defer process.mu.Unlock()
-	c, err := s.hold()
-	if err != nil {
-		return nil, err
-	}
-	return c.cards()
 }
 
 // devices is the number of GPUs that CUDA shows. It does not change.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -83,10 +84,8 @@ func (c *client) anyUsable(cards []cardInfo, access func(path string) error, sho
 	}
 	log.Debugf("rm serves %d of %d GPUs: %v", len(usable), len(cards), refused)
 	seen := shown()
-	for _, at := range usable {
-		if seen == nil || seen[at] {
-			return nil
-		}
+	if seen == nil || slices.ContainsFunc(usable, func(at cuda.PCIAddress) bool { return seen[at] }) {
+		return nil
 	}
 	return refused
 }

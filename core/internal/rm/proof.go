@@ -71,17 +71,6 @@ const (
 	lineSize   = 64 // bytes that are compared at one offset
 )
 
-// proofsOf gives the proofs of a GPU. The caller holds process.mu.
-func proofsOf(at cuda.PCIAddress) *proofs {
-	if process.proofs == nil {
-		process.proofs = map[cuda.PCIAddress]*proofs{}
-	}
-	if process.proofs[at] == nil {
-		process.proofs[at] = new(proofs)
-	}
-	return process.proofs[at]
-}
-
 // proves reports whether a way leads to the memory of a GPU. That is tried once; other threads wait. A
 // thread that a hook of CUDA's calls has led back here does not.
 func (s *session) proves(g *gpu, w way) bool {

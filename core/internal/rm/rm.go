@@ -150,10 +150,7 @@ func (s *session) coherent() (coherent, known bool) {
 		return false, false
 	}
 	gpus := s.client.all()
-	for _, g := range gpus {
-		coherent = coherent || g.coherent || g.soc
-	}
-	return coherent, len(gpus) > 0
+	return slices.ContainsFunc(gpus, func(g *gpu) bool { return g.coherent || g.soc }), len(gpus) > 0
 }
 
 func (s *session) Name() string { return Backend{}.Name() }

@@ -233,12 +233,12 @@ func (p *pin) complete(label []extent) error {
 // importer gives our device object of the GPU that the memory in a file is of, and what the
 // driver says of the file.
 func (s *session) importer(fd int) (*gpu, *exportInfo, error) {
-	process.mu.Lock()
-	defer process.mu.Unlock()
 	c, err := s.hold()
 	if err != nil {
 		return nil, nil, err
 	}
+	c.attach.Lock()
+	defer c.attach.Unlock()
 	info, err := c.exportInfo(fd)
 	if err != nil {
 		return nil, nil, err
@@ -246,8 +246,8 @@ func (s *session) importer(fd int) (*gpu, *exportInfo, error) {
 	if info.mig != noInstance {
 		return nil, nil, errMIG("of the descriptor")
 	}
-	if g := c.imports[info.deviceInstance]; g != nil {
-		return g, info, nil
+	if g, ok := c.gpus.Load(info.deviceInstance); ok {
+		return g.(*gpu), info, nil
 	}
 	cards, err := c.cards()
 	if err != nil {
@@ -261,10 +261,10 @@ func (s *session) importer(fd int) (*gpu, *exportInfo, error) {
 		if err != nil {
 			return nil, nil, err
 		}
-		g, err := c.attach(card)
+		g, err := c.newGPU(card)
 		switch {
 		case err == nil:
-			c.imports[info.deviceInstance] = g
+			c.gpus.Store(info.deviceInstance, g)
 		case errors.Is(err, unix.ENOENT):
 			err = fmt.Errorf("%w (%v)", unix.ENODEV, err)
 		}
