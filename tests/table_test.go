@@ -70,6 +70,7 @@ var table = []Group{
 			Env: cmd("NVRM_SIM_PAGE=65536")},
 		{Name: "example", Cmd: cmd("$B/examples/go"), Sim: Plain, Count: Status},
 		goTest(Program{Name: "report"}, "./cmd/gdrcopy_report/..."),
+		goTest(Program{Name: "keep"}, "./cmd/gdrcopy_keep/..."),
 	}},
 
 	{Name: "suite", Holds: "the runner: nothing that broke looks green", Rows: []Program{goTest(Program{Name: "runner", Make: cmd("tools", "doubles", "$B/bin/badinput")}, "./tests/suite/...")}},
@@ -308,7 +309,7 @@ func fresh(system, how string) Program {
 }
 
 var tools = cmd("$B/bin/gdrcopy_sanity", "$B/bin/gdrcopy_copybw", "$B/bin/gdrcopy_copylat", "$B/bin/gdrcopy_apiperf",
-	"$B/bin/gdrcopy_pplat", "$B/bin/gdrcopy_report", "$B/bin/gdrcopy_doctor")
+	"$B/bin/gdrcopy_pplat", "$B/bin/gdrcopy_report", "$B/bin/gdrcopy_doctor", "$B/bin/gdrcopy_keep")
 
 func cmd(words ...string) []string { return words }
 

@@ -4,7 +4,7 @@
 
 TOOL_NAMES := sanity copybw copylat apiperf pplat
 C_TOOLS   := $(addprefix $(BIN)/gdrcopy_,$(TOOL_NAMES))
-GO_TOOLS  := $(addprefix $(BIN)/gdrcopy_,report doctor)
+GO_TOOLS  := $(addprefix $(BIN)/gdrcopy_,report doctor keep)
 TOOLS     := $(C_TOOLS) $(GO_TOOLS)
 INSTALLED  = $(C_TOOLS:$(BIN)/%=$(INSTALL_DIR)/%)
 # The reference installs these links, which scripts may call.

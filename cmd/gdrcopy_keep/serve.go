@@ -1,0 +1,123 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// serve keeps what clients put, until a signal.
+func serve(path, group string) error {
+	signal.Ignore(unix.SIGPIPE)
+	lines := make(lines, 1000)
+	log.SetOutput(lines)
+	go func() {
+		for line := range lines {
+			os.Stderr.Write(line)
+		}
+	}()
+	end := make(chan os.Signal, 1)
+	signal.Notify(end, unix.SIGTERM, unix.SIGINT)
+	// In a user namespace this number stands for every user that it does not know.
+	if users, _ := os.ReadFile("/proc/self/uid_map"); os.Getuid() == 65534 && !strings.Contains(string(users), "4294967295") {
+		return errors.New("user 65534 is no user of its own in this user namespace: run as another one")
+	}
+	var limit unix.Rlimit // whose soft one Go's runtime has raised
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return err
+	}
+	// Sets are numbered from the clock on, so that a keeper that lost all does not give the numbers of the last one.
+	k := &keeper{limit: int(min(limit.Cur, 1<<30)), sets: map[string]*set{}, clients: map[*client]bool{}, lastSet: time.Now().UnixMilli()}
+	named, ok := inherited()
+	if ok {
+		k.store = newStore()
+	}
+	if k.store != nil {
+		k.store.restore(k, named)
+	}
+	listener, err := listen(named, path, group)
+	if err != nil {
+		return err
+	}
+	slog.Info("serving", "socket", listener.Addr().String(), "limit", k.limit, "stored", k.store != nil)
+	go func() {
+		for {
+			end, err := listener.AcceptUnix()
+			if err == nil {
+				go k.converse(conn{end}, group != "")
+				continue
+			}
+			slog.Error("accept", "error", err) // as EMFILE: a client that goes makes room
+			time.Sleep(100 * time.Millisecond)
+		}
+	}()
+	if err := notify("READY=1"); err != nil {
+		return err
+	}
+	<-end
+	return nil
+}
+
+// lines is the log, which nobody has to read: what waits too long is lost.
+type lines chan []byte
+
+func (l lines) Write(line []byte) (int, error) {
+	select {
+	case l <- bytes.Clone(line):
+	default:
+	}
+	return len(line), nil
+}
+
+// listen takes systemd's socket, or makes one at path.
+func listen(named map[string]int, path, group string) (*net.UnixListener, error) {
+	for name, fd := range named {
+		if listener, err := net.FileListener(os.NewFile(uintptr(fd), name)); err == nil {
+			return listener.(*net.UnixListener), nil
+		}
+		slog.Warn("systemd gave what is no socket to listen on", "name", name)
+	}
+	folder, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return nil, err
+	}
+	defer folder.Close()
+	// Of keepers that start at once, one goes on.
+	if err := unix.Flock(int(folder.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return nil, fmt.Errorf("%s is locked, as by a keeper that starts: %w", folder.Name(), err)
+	}
+	if file, err := os.Lstat(path); err == nil && file.Mode().Type() != os.ModeSocket {
+		return nil, fmt.Errorf("%s is there, and is no socket", path)
+	}
+	if end, err := net.DialTimeout("unix", path, time.Second); err == nil {
+		end.Close()
+		return nil, fmt.Errorf("%s is a living keeper's", path)
+	} else if errors.Is(err, unix.ECONNREFUSED) {
+		os.Remove(path) // its keeper has ended
+	}
+	unix.Umask(0o177)
+	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil || group == "" {
+		return listener, err
+	}
+	if found, err := user.LookupGroup(group); err == nil {
+		group = found.Gid
+	}
+	gid, err := strconv.Atoi(group)
+	if err != nil {
+		return nil, fmt.Errorf("there is no group %q", group)
+	}
+	return listener, errors.Join(os.Chown(path, -1, gid), os.Chmod(path, 0o660))
+}
