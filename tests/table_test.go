@@ -168,7 +168,7 @@ var table = []Group{
 			"cd ../vkgdr/python && mypy --strict --cache-dir=/dev/null vkgdr"), Count: Status, Needs: cmd("mypy")},
 		{Name: "wheel", Cmd: cmd("tests/packages/wheel.sh", "$B/wheel"), Make: cmd("wheel"), Needs: cmd("readelf")},
 		{Name: "pytest", Cmd: cmd("sh", "-c", pytest("pytest-3: not found", "tests/python --ignore=tests/python/gpu")),
-			On: all, Make: cmd("lib", "vkgdr"), Env: cmd("PYTHONPATH=$TOP/python:$TOP/vkgdr/python:$TOP/tests/python/doubles", "PYTHONDONTWRITEBYTECODE=1")},
+			On: all, Make: cmd("lib", "vkgdr", "$B/bin/gdrcopy_keep"), Env: cmd("PYTHONPATH=$TOP/python:$TOP/vkgdr/python:$TOP/tests/python/doubles", "PYTHONDONTWRITEBYTECODE=1")},
 		{Name: "grace", Cmd: cmd("sh", "-c", pytest("pytest-3: not found", "tests/python/test_lane.py tests/python/test_generated.py tests/python/test_small.py")),
 			On: cmd("rm"), Make: cmd("lib"), Env: cmd("NVRM_SIM_MACHINE=grace", "PYTHONPATH=$TOP/python", "PYTHONDONTWRITEBYTECODE=1")},
 	}},

@@ -142,7 +142,11 @@ def to_fds(shareds: Sequence[Shared]) -> Tuple[List[int], Any]:
 
 def from_fds(fds: Sequence[int], table: Any) -> List[Shared]:
     """What to_fds was given, in another process. The descriptors are its own now, also where it raises ValueError."""
-    held, memories = [_Fd(fd) for fd in fds], []
+    return _of([_Fd(fd) for fd in fds], table)
+
+
+def _of(held: List[_Fd], table: Any) -> List[Shared]:
+    memories: List[_Memory] = []
     for place in table[0]:
         several = len(place) > 3
         count = place[4] if several else 1

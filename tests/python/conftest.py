@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """GPU memory of CUDA's driver, and the closing line that the suite counts."""
 import ctypes
+import gc
 import multiprocessing
 import os
 import re
@@ -120,6 +121,37 @@ class Array:
         self.cuda.write(self.address, data)
 
 
+class Segment:
+    """Memory objects side by side, as PyTorch's expandable_segments have them; more bytes of each are not mapped."""
+
+    def __init__(self, cuda, lengths, more=0):
+        self.cuda, self.lengths, address, handle = cuda, lengths, ctypes.c_uint64(), ctypes.c_uint64()
+        self.size, none = ctypes.c_uint64(sum(lengths)), ctypes.c_uint64(0)
+        cuda("cuMemAddressReserve", ctypes.byref(address), self.size, none, none, none)
+        self.address, at = address.value, address.value
+        for length in lengths:
+            where = ctypes.c_uint64(at), ctypes.c_uint64(length)
+            cuda("cuMemCreate", ctypes.byref(handle), ctypes.c_uint64(length + more), (ctypes.c_int * 8)(1, 0, 1, 0), none)
+            cuda("cuMemMap", *where, none, handle, none)
+            cuda("cuMemRelease", handle)
+            at += length
+        cuda("cuMemSetAccess", address, self.size, (ctypes.c_int * 3)(1, 0, 3), ctypes.c_size_t(1))
+
+    def arrays(self, *places):
+        """Arrays at offsets, of sizes, each of other bytes."""
+        made = [Array(self.cuda, (size,), "|u1", at=self.address + offset) for offset, size in places]
+        for number, array in enumerate(made):
+            array.put(bytes((number * 31 + at * 7) % 251 for at in range(4096)) * (array.nbytes // 4096) + b"e" * (array.nbytes % 4096))
+        return made
+
+    def end(self):
+        at = self.address
+        for length in self.lengths:
+            self.cuda("cuMemUnmap", ctypes.c_uint64(at), ctypes.c_uint64(length))
+            at += length
+        self.cuda("cuMemAddressFree", ctypes.c_uint64(self.address), self.size)
+
+
 def in_fork(function, argument):
     """What function returns in a forked child, None of one that dies; argument is
     inherited, not pickled."""
@@ -182,6 +214,20 @@ def array(cuda):
 @pytest.fixture
 def make(cuda):
     return lambda **how: Array(cuda, **how)
+
+
+@pytest.fixture
+def segment(cuda):
+    made = []
+
+    def segment(*lengths, more=0):
+        made.append(Segment(cuda, lengths, more))
+        return made[-1]
+
+    yield segment
+    gc.collect()
+    for one in made:
+        one.end()
 
 
 @pytest.fixture

@@ -1,179 +1,273 @@
 # SPDX-License-Identifier: MIT
-"""examples/keep: memory whose process is killed, kept without CUDA, in the next process."""
+"""gdrapi.keep with gdrcopy_keep: memory whose process is killed, in the next process."""
+import contextlib
+import errno
 import json
 import os
+import resource
+import signal
 import socket
-import struct
 import subprocess
 import sys
+import threading
 import time
 
-import gdrapi
 import pytest
 from conftest import TOP
+from gdrapi import keep
 
-KEEP = os.path.join(TOP, "examples", "keep")
-sys.path.insert(0, KEEP)
-import places  # noqa: E402 - of that folder
+KEEPER = os.path.join(TOP, "build", "bin", "gdrcopy_keep")
 
-# A server: takes what is kept, adds 1 to each byte and says the first one's; or makes it, and has it kept.
+# A server: takes what is kept, adds 1 to each byte and says each array's first one; or makes it, and has it kept.
 SERVER = """
 import json, os, signal, sys
-sys.path[:0] = sys.argv[1:3]
-import conftest, gdrapi, places
-place = places.Keeper(sys.argv[3]) if sys.argv[3:] else places.Systemd()
-table, fds = place.take()
+path, name, version, count, worker = sys.argv[2:7]
+sys.path.insert(0, sys.argv[1])
+from gdrapi import keep
+store = keep.Store(path)
+import conftest, gdrapi
+arrays = store.take(name, version, timeout=60)
 cuda = conftest.Cuda()
-if table is None:
-    arrays = [conftest.Array(cuda, (size,), "|u1") for size in (4096, 100, 1 << 20)]
-    for array in arrays:
+child = [os.fork()] if worker else []
+if child == [0]:
+    os.closerange(1, 3)  # whoever reads them waits for nobody
+    signal.pause()
+if arrays is None:
+    sizes = [4096, 100, 1 << 20] + [2 << 20] * int(count)
+    arrays = {"w%d" % n: conftest.Array(cuda, (size,), "|u1") for n, size in enumerate(sizes)}
+    for array in arrays.values():
         array.put(bytes([1]) * array.nbytes)
-    shareds = gdrapi.share(arrays)
-    fds, memory = gdrapi.to_fds(shareds)
-    place.keep({"memory": memory}, fds)
-else:
-    arrays = [shared.cuda() for shared in gdrapi.from_fds([os.dup(fd.fileno()) for fd in fds], table["memory"])]
-said = []
-for array in arrays:
+    store.keep(name, arrays, version, workers=child)
+elif child:
+    store.take(name, version, workers=child)
+said = {}
+for name, array in arrays.items():
     data = cuda.read(array.address, array.nbytes)
-    said.append(data[0] if data == data[:1] * len(data) else data)
-    cuda.write(array.address, bytes(b + 1 for b in data))
-place.ready()
-print(json.dumps([said, "libgdrapi" in open("/proc/self/maps").read()]), flush=True)
+    said[name] = data[0] if data == data[:1] * len(data) else data.hex()
+    cuda.write(array.address, bytes(b + 1 for b in data[:1]) * len(data))
+print(json.dumps([said, "libgdrapi" in open("/proc/self/maps").read(), *child]), flush=True)
 signal.pause()
 """
 
 
 @pytest.fixture(autouse=True)
-def rm(gdr):
-    if gdr.backend != "rm":
+def rm(gdr, request):
+    if gdr.backend != "rm" and request.function is not test_what_no_next_process_could_take:
         pytest.skip("CUDA takes descriptors of rm alone")
 
 
-def serves(*arguments, given=None, **environment):
-    """A server; with given as systemd starts it: by name descriptors from 3 on, and its own PID."""
-    given = given or {}
+@pytest.fixture
+def serves():
+    """Starts a server in a process of its own. What is left of all ends with the test."""
+    made = []
 
-    def place():
-        for step in (lambda number, fd: os.dup2(fd, 100 + number), lambda number, _: os.dup2(100 + number, 3 + number)):
-            for number, fd in enumerate(given.values()):
-                step(number, fd)
-        os.closerange(100, 100 + len(given))
+    def serves(path, name="llama", version="v1", count=0, worker="", limit=""):
+        command = ["sh", "-c", limit + ' exec "$@"', "sh", sys.executable, "-c", SERVER, os.path.dirname(__file__), path, name, version, str(count), worker]
+        made.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True))
+        return made[-1]
 
-    if given:
-        environment["LISTEN_FDNAMES"] = ":".join(given)
-    return subprocess.Popen(["sh", "-c", 'LISTEN_PID=$$ exec "$@"', "sh", sys.executable, "-c", SERVER, KEEP, os.path.dirname(__file__),
-                             *arguments], stdout=subprocess.PIPE, text=True, preexec_fn=place, close_fds=not given,
-                            env={**os.environ, **environment})
+    yield serves
+    for server in made:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGKILL)
+        server.communicate()
 
 
 def killed(server):
-    said = json.loads(server.stdout.readline())
+    line = server.stdout.readline()
     server.kill()
-    server.wait()
-    return said
+    said = server.communicate()[1]
+    assert line, said
+    return json.loads(line)
+
+
+class Keeper:
+    """gdrcopy_keep in a process of its own."""
+
+    def __init__(self, path, limit=""):
+        self.path, self.limit = path, limit
+        self.start()
+
+    def start(self):
+        self.process = subprocess.Popen(["sh", "-c", self.limit + ' exec "$@"', "sh", KEEPER, "serve", self.path], stderr=subprocess.DEVNULL)
+        while subprocess.run([KEEPER, "check", self.path], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode:
+            assert self.process.poll() is None
+            time.sleep(0.01)
+
+    def end(self):
+        self.process.kill()
+        self.process.wait()
 
 
 @pytest.fixture
-def path(tmp_path):
-    path = str(tmp_path / "socket")
-    process = subprocess.Popen([sys.executable, os.path.join(KEEP, "keeper.py"), path], stderr=subprocess.PIPE, text=True)
-    while not os.path.exists(path):
-        assert process.poll() is None
-        time.sleep(0.01)
-    maps = open("/proc/%d/maps" % process.pid).read()
-    assert "libcuda" not in maps and "libgdrapi" not in maps and os.stat(path).st_mode & 0o777 == 0o700
-    yield path
-    process.kill()
-    process.wait()
+def keeper(tmp_path):
+    keeper = Keeper(str(tmp_path / "socket"))
+    yield keeper
+    keeper.end()
 
 
-def test_three_servers_killed_one_after_the_other(path):
-    assert [killed(serves(path)) for _ in range(3)] == [[[1] * 3, True], [[2] * 3, False], [[3] * 3, False]]
+@pytest.fixture
+def store(keeper):
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    yield keep.Store(keeper.path)
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
-def test_nobody_has_it_before_the_last_one_has_ended(path):
-    first = serves(path)
-    assert json.loads(first.stdout.readline())[0] == [1] * 3
-    second = serves(path)
-    place = places.Keeper(path)
-    table, fds = place.ask(None)
-    assert table == "busy" and len(fds) == 1 and second.poll() is None
-    first.kill()
-    assert killed(second)[0] == [2] * 3
-    first.wait()
-    place.keep({}, [])
-    assert place.take() == (None, [])
+@pytest.mark.parametrize("count", [0, 260])  # more descriptors than a message has
+def test_three_servers_killed_one_after_the_other(keeper, count, serves):
+    for number in range(3):
+        said, library = killed(serves(keeper.path, count=count, limit="ulimit -Sn 64;"))
+        assert library == (number == 0)
+        assert said == {"w%d" % n: number + 1 for n in range(3 + count)}
 
 
-def test_another_user_gets_nothing(path, tmp_path):
-    if os.getuid():
-        pytest.skip("root alone can be two users")
-    os.chmod(tmp_path, 0o777)
-    os.chmod(path, 0o777)
-    program = ("import os, sys; sys.path.insert(0, %r); import places\n"
-               "os.setuid(12345)\nprint(places.Keeper(%r).take())" % (KEEP, path))
-    done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert done.returncode and not done.stdout
+def test_it_waits_for_the_last_user_and_says_who_that_is(store, keeper, make, caplog, serves):
+    caplog.set_level("INFO")
+    server = serves(keeper.path, worker="worker")
+    _, _, worker = json.loads(server.stdout.readline())
+    for timeout in (0, 0.1):
+        with pytest.raises(TimeoutError, match="llama@v1.*held.*process %d" % server.pid):
+            store.take("llama", "v1", timeout=timeout)
+    assert "waiting for at most 0.1 s" in caplog.text
+    assert store.take("llama", "v2", load=False) is None
+    with pytest.raises(OSError, match="process %d" % server.pid) as refused:
+        store.keep("llama", {"a": make()}, "v1")
+    assert refused.value.errno == errno.EBUSY
+    server.kill()
+    server.communicate()
+    with pytest.raises(TimeoutError, match="llama@v1.*held.*process %d" % worker):
+        store.take("llama", "v1", timeout=0.1)
+    os.kill(worker, signal.SIGKILL)
+    assert killed(serves(keeper.path))[0]["w0"] == 2
 
 
-@pytest.mark.parametrize("message", [b"5", b"[[[], []], 1]", b"[" * 100000, b"\xff", b"", None])
-def test_what_is_kept_outlives_any_message(path, message):
-    place, (file, other) = places.Keeper(path), socket.socketpair()
-    place.keep({}, [file.fileno()])
-    with socket.socket(socket.AF_UNIX) as end:
-        end.connect(path)
-        end.sendall(b"half" if message is None else len(message).to_bytes(4, sys.byteorder) + bytes(4) + message)
-        end.shutdown(socket.SHUT_WR)
-        assert end.recv(1) == b""
-    assert place.ask(None)[0] == "busy"
-    file.close()
-    other.close()
+def test_two_that_find_nothing(store, keeper, make, serves):
+    assert store.take("llama", "v1") is None and store.take("llama", "v1") is None  # the right is this process'
+    second = serves(keeper.path)
+    listed = subprocess.run([KEEPER, "list", keeper.path], stdout=subprocess.PIPE, text=True, check=True).stdout
+    assert "loading" in listed
+    store.keep("llama", {"a": make()}, "v1")
+    assert store.has("llama", "v1") and not store.has("llama", "v2")
+    assert second.poll() is None
 
 
-def test_it_keeps_no_more_than_it_can_give(tmp_path):
-    path = str(tmp_path / "socket")
-    process = subprocess.Popen(["sh", "-c", 'ulimit -n 64 && exec "$@"', "sh", sys.executable, os.path.join(KEEP, "keeper.py"), path],
-                               stderr=subprocess.PIPE)
-    while not os.path.exists(path):
-        time.sleep(0.01)
-    process.stderr.close()  # nor does it need its stderr
-    place, count = places.Keeper(path), 0
-    with pytest.raises((OSError, struct.error)):
-        for count in range(40, 65):
-            place.keep({}, [0] * count)
-    assert count < 64 and place.ask(None)[0] == "busy"
-    process.kill()
-    process.wait()
+def test_a_loader_that_is_killed(store, keeper):
+    program = "import sys\nfrom gdrapi import keep\nprint(keep.Store(sys.argv[1]).take('llama', 'v1'), flush=True)\nsys.stdin.read()"
+    loader = subprocess.Popen([sys.executable, "-c", program, keeper.path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert loader.stdout.readline() == "None\n"
+    with pytest.raises(TimeoutError, match="llama@v1.*load.*process %d" % loader.pid):
+        store.take("llama", "v1", timeout=0.1)
+    loader.kill()
+    loader.communicate()
+    assert store.take("llama", "v1") is None
 
 
-def test_more_descriptors_than_a_message_has(path):
-    files = [os.memfd_create("") for _ in range(600)]
-    place = places.Keeper(path)
-    owner = subprocess.Popen([sys.executable, "-c", "import sys; sys.path.insert(0, %r); import places\n"
-                              "places.Keeper(%r).keep({'n': 600}, %r)" % (KEEP, path, files)], pass_fds=files)
-    assert owner.wait() == 0
-    table, fds = place.take()
-    assert table == {"n": 600} and [os.fstat(a.fileno()).st_ino for a in fds] == [os.fstat(b).st_ino for b in files]
-    for fd in files:
-        os.close(fd)
+def test_in_one_process_again_and_the_memory_itself(store, cuda, make, segment):
+    several, = segment(2 << 20, 4 << 20, 2 << 20).arrays((1 << 20, 6 << 20))
+    arrays = {"one": make(shape=(4, 256)), "two": make(shape=(100,), typestr="|u1"), "several": several}
+    for number, array in enumerate((arrays["one"], arrays["two"])):
+        array.put(bytes([number + 3]) * array.nbytes)
+    store.keep("llama", arrays, "v1")
+    taken = store.take("llama", "v1", device=0)
+    for name, array in arrays.items():
+        assert taken[name].address != array.address and taken[name].shape == array.shape and taken[name].device == 0
+        assert cuda.read(taken[name].address, array.nbytes) == array.get()
+    with pytest.raises(OSError, match=r"llama@v1 lies on cuda:0 \(GPU-.*\), not on cuda:1"):
+        store.take("llama", "v1", device=1)
+    store.keep("llama", {"one": arrays["two"]}, "v1")  # in its place
+    assert list(store.take("llama", "v1")) == ["one"]
 
 
-def test_systemd_keeps_them_for_a_service_that_it_starts_again(tmp_path):
-    path, store = str(tmp_path / "notify"), {}
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
-        systemd.bind(path)
-        systemd.settimeout(60)
-        for count in range(1, 4):
-            server, said = serves(given=store, NOTIFY_SOCKET=path), {}
-            while "READY" not in said:
-                data, fds, _, _ = socket.recv_fds(systemd, 4096, 1)
-                said = dict(line.split("=") for line in data.decode().split("\n"))
-                if "FDSTORE" in said:
-                    assert said["FDPOLL"] == "0"
-                    store[said["FDNAME"]], = fds
-            assert killed(server)[0] == [count] * 3
-            store = dict(reversed(store.items()))  # systemd promises no order
-    assert sorted(store) == ["memory.%d" % number for number in range(len(store) - 1)] + ["table"] and len(store) > 1
-    for fd in store.values():
-        os.close(fd)
+def test_the_keeper_ends_and_is_back(store, keeper, cuda, serves):
+    """Whoever has the arrays keeps them again, also one that took them."""
+    killed(serves(keeper.path))
+    arrays = store.take("llama", "v1", timeout=10)
+    assert store.has("llama", "v1")
+    keeper.end()
+    with pytest.raises(OSError, match="no keeper serves %s" % keeper.path):
+        store.has("llama", "v1")
+    keeper.start()
+    assert not store.has("llama", "v1")
+    store.keep("llama", arrays, "v1")
+    assert store.has("llama", "v1")
+    again = store.take("llama", "v1")
+    assert again.keys() == arrays.keys() and cuda.read(again["w1"].address, 100) == bytes([2]) * 100
+
+
+def test_a_keeper_that_is_stopped(store, keeper, monkeypatch):
+    monkeypatch.setattr(keep, "_PATIENCE", 0.2)
+    keeper.process.send_signal(signal.SIGSTOP)
+    with pytest.raises(TimeoutError, match="%s does not answer: it may be stopped" % keeper.path):
+        store.take("llama", "v1", timeout=0.1)
+    keeper.process.send_signal(signal.SIGCONT)
+
+
+def test_gpus_by_their_uuids(store, cuda, make, monkeypatch):
+    assert [keep._device(keep._uuid(device)) for device in range(cuda.gpus())] == list(range(cuda.gpus()))
+    gpu = keep._uuid(0)
+    monkeypatch.setattr(keep, "_uuid", lambda device: "GPU-of-another-machine")
+    store.keep("llama", {"one": make()}, "v1")
+    monkeypatch.undo()
+    with pytest.raises(OSError, match="lies on GPU-of-another-machine, and this process sees %s" % gpu) as refused:
+        store.take("llama", "v1")
+    assert refused.value.errno == errno.ENODEV
+    monkeypatch.setattr(keep, "_call", lambda name, out, *rest: setattr(out._obj, "value", rest[1].value % 2))
+    with pytest.raises(ValueError, match="2 GPUs"):
+        keep._gpu_of([2, 3])
+
+
+def test_what_no_next_process_could_take(gdr, make):
+    why = "no keeper serves /nowhere" if gdr.backend == "rm" else "CUDA takes whole memory objects that rm shared"
+    with pytest.raises(OSError, match=why):
+        keep.Store("/nowhere").keep("llama", {"one": make()})
+
+
+def test_a_put_that_does_not_fit(tmp_path, make):
+    small = Keeper(str(tmp_path / "small"), "ulimit -n 200;")
+    store, made = keep.Store(small.path), [make(shape=(2 << 20,), typestr="|u1") for _ in range(100)]
+    store.keep("llama", {"one": made[0]}, "v1")
+    with pytest.raises(OSError, match="LimitNOFILE") as refused:
+        store.keep("llama", dict(zip(map(str, range(100)), made)), "v2")
+    assert refused.value.errno == errno.EMFILE and store.has("llama", "v1")
+    small.end()
+
+
+def test_descriptors_that_do_not_fit_into_this_process(keeper, serves):
+    killed(serves(keeper.path, count=100))
+    server = serves(keeper.path, limit="ulimit -n 64;")
+    assert "OSError: [Errno %d] the keeper's descriptors do not fit into this process" % errno.EMFILE in server.communicate()[1]
+
+
+@pytest.mark.parametrize("said", [
+    b"", b"\2", b"\2\0\0\0[", b"\2\0\0\0[]", b"\2\0\0\0{}", b"\1\0\0\0\xff", b"\x16\0\0\0{\"errno\": 1, \"error\": 2}", b"\4\0\0\0null",
+    b"\x1e\0\0\0{\"errno\":\"ENONE\",\"error\":\"why\"}",
+])
+def test_what_no_keeper_says_is_a_sentence(tmp_path, said):
+    path = str(tmp_path / "other")
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(path)
+        other.listen()
+
+        def answers():
+            with other.accept()[0] as peer:
+                peer.recv(1 << 16)
+                peer.sendall(said)
+
+        thread = threading.Thread(target=answers)
+        thread.start()
+        with pytest.raises(OSError, match="%s (answers what no keeper says|has ended in the middle)" % path):
+            keep.Store(path).has("llama")
+        thread.join()
+
+
+def test_what_is_in_flight_counts_against_the_user(store, make, monkeypatch):
+    refusals, send = [errno.ETOOMANYREFS] * 3, keep._Talk.sendmsg
+
+    def sendmsg(talk, data, rights):
+        if rights and refusals:
+            raise OSError(refusals.pop(), "too many")
+        return send(talk, data, rights)
+
+    monkeypatch.setattr(keep._Talk, "sendmsg", sendmsg)
+    store.keep("llama", {"one": make()}, "v1")
+    assert not refusals and store.has("llama", "v1")
