@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
 """How long a server waits for its weights: kept by descriptors, and in three other ways.
 
-    LD_LIBRARY_PATH=build PYTHONPATH=python python3 examples/keep/measure.py [--sizes 1,48] [--mps]
+    LD_LIBRARY_PATH=build PYTHONPATH=python python3 examples/keep/measure.py [--sizes 1,48]
 
-kept: server.py and keeper.py, three servers, of which two are killed by SIGKILL.
-tmpfs: read from /dev/shm into two page-locked buffers, and copied.
+kept: server.py and gdrcopy_keep, three servers, of which two are killed by SIGKILL; then with expandable_segments.
+tmpfs: 8 threads, then 16, read into page-locked buffers and copy from there, each on a stream of its own.
 ipc: CUDA IPC (torch.multiprocessing) from a daemon that lives, and has a context.
 vmm: memory of cuMemCreate, exported by CUDA itself; its owner is killed.
 
@@ -18,15 +18,16 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from multiprocessing.reduction import ForkingPickler
+from multiprocessing.reduction import DupFd, ForkingPickler
 
 import server  # torch, too: children that are forked before CUDA begins have it
 import torch
 from gdrapi import _cuda
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-FILE = "/dev/shm/weights.bin"
+PART = 16 << 20  # bytes of a read from tmpfs
 fork = multiprocessing.get_context("fork")
 
 
@@ -48,33 +49,34 @@ def say(**figures):
     print(json.dumps({key: round(value, 2) if isinstance(value, float) else value for key, value in figures.items()}), flush=True)
 
 
-def kept(gib, label="kept"):
+def kept(gib, program, way, **environment):
     with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "socket")
-        before = settled()
-        keeper = subprocess.Popen([sys.executable, os.path.join(HERE, "keeper.py"), path])
+        path, before = os.path.join(folder, "socket"), settled()
+        keeper = subprocess.Popen([program, "serve", path], stderr=subprocess.DEVNULL)
         try:
             while not os.path.exists(path):
                 time.sleep(0.01)
             for number in range(3):
-                serve(label, number, path, gib)
-            say(way=label, before_mib=before, keeper_alone_mib=settled())
+                serve(way, number, path, gib, environment)
+            listed = subprocess.check_output([program, "list", path], text=True)
+            say(way=way, before_mib=before, keeper_alone_mib=settled(), list=listed.split("\n")[1])
         finally:
             keeper.kill()
             keeper.wait()
-        say(way=label, after_mib=settled())
+        say(way=way, after_mib=settled())
 
 
-def serve(label, number, path, gib):
-    """A server, until it has its weights; killed then."""
-    with subprocess.Popen([sys.executable, os.path.join(HERE, "server.py"), path, "--gib", str(gib)], stdout=subprocess.PIPE) as process:
+def serve(way, number, path, gib, environment):
+    """A server, until it has its weights, and they are kept; killed then."""
+    command = [sys.executable, os.path.join(HERE, "server.py"), path, "--gib", str(gib)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, **environment}) as process:
         line = process.stdout.readline()
-        serving, start = used(), time.perf_counter()
+        serving = used()
         process.kill()
         process.wait()
         if not line:
             sys.exit("measure.py: server.py failed")
-        say(way=label, server=number + 1, serving_mib=serving, killed_in_ms=(time.perf_counter() - start) * 1e3, **json.loads(line))
+        say(way=way, server=number + 1, serving_mib=serving, **json.loads(line))
 
 
 def context():
@@ -83,10 +85,13 @@ def context():
     return time.perf_counter()
 
 
+def wrong(weights, right):
+    return sum(a != b for a, b in zip(server.sums(weights).tolist(), right))
+
+
 def took(way, start, weights, right, **more):
     ms = (time.perf_counter() - start) * 1e3
-    say(way=way, ms=ms, tensors=len(weights), gib=sum(tensor.nbytes for tensor in weights.values()) / 2**30,
-        wrong=sum(a != b for a, b in zip(server.sums(weights), right)), **more)
+    say(way=way, ms=ms, tensors=len(weights), gib=sum(tensor.nbytes for tensor in weights.values()) / 2**30, wrong=wrong(weights, right), **more)
 
 
 def apart(function, *arguments):
@@ -96,57 +101,94 @@ def apart(function, *arguments):
     return process
 
 
-def writes(gib, to):
+def flat(tensor):
+    return tensor.view(-1).view(torch.uint8)
+
+
+def parts(weights):
+    """Pieces of at most PART bytes, and where in the file each one lies."""
+    at = 0
+    for tensor in weights.values():
+        for piece in flat(tensor).split(PART):
+            yield at, piece
+            at += len(piece)
+
+
+def threads(count, weights, work):
+    """Calls work with an iterator, which all of them share, a page-locked buffer of two parts and a stream."""
+    buffers, left, lock = torch.empty(count, 2, PART, dtype=torch.uint8, pin_memory=True), parts(weights), threading.Lock()
+
+    def mine():
+        while True:
+            with lock:
+                one = next(left, None)
+            if one is None:
+                return
+            yield one
+
+    def run(buffer):
+        with torch.cuda.stream(torch.cuda.Stream()):
+            work(mine(), buffer, [memoryview(half.numpy()) for half in buffer])
+            torch.cuda.current_stream().synchronize()
+
+    made = [threading.Thread(target=run, args=(buffers[number],)) for number in range(count)]
+    for thread in made:
+        thread.start()
+    for thread in made:
+        thread.join()
+
+
+def writes(gib, fd, to):
     context()
     weights = server.load(gib)
-    buffer = torch.empty(64 << 20, dtype=torch.uint8, pin_memory=True)
-    with open(FILE, "wb", buffering=0) as file:
-        for tensor in weights.values():
-            data = tensor.view(-1).view(torch.uint8)
-            for part in data.split(len(buffer)):
-                buffer[:len(part)].copy_(part)
-                file.write(buffer.numpy()[:len(part)])
-    to.send([{name: tuple(tensor.shape) for name, tensor in weights.items()}, server.sums(weights)])
+
+    def work(mine, buffer, views):
+        for at, piece in mine:
+            buffer[0, :len(piece)].copy_(piece)
+            os.pwritev(fd, [views[0][:len(piece)]], at)
+
+    threads(8, weights, work)
+    to.send([{name: (tuple(tensor.shape), tensor.dtype) for name, tensor in weights.items()}, server.sums(weights).tolist()])
 
 
-def reads(shapes, right):
+def reads(count, fd, shapes, right):
     start = context()
-    buffers = [torch.empty(64 << 20, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
-    free = [torch.cuda.Event() for _ in buffers]
-    weights, turn = {}, 0
-    with open(FILE, "rb", buffering=0) as file:
-        for name, shape in shapes.items():
-            weights[name] = torch.empty(shape, dtype=torch.bfloat16, device="cuda")
-            for part in weights[name].view(-1).view(torch.uint8).split(len(buffers[0])):
-                free[turn].synchronize()
-                file.readinto(buffers[turn].numpy()[:len(part)])
-                part.copy_(buffers[turn][:len(part)], non_blocking=True)
-                free[turn].record()
-                turn ^= 1
+    weights = {name: torch.empty(shape, dtype=dtype, device="cuda") for name, (shape, dtype) in shapes.items()}
+
+    def work(mine, buffer, views):
+        free = [torch.cuda.Event(), torch.cuda.Event()]
+        for turn, (at, piece) in enumerate(mine):
+            half = turn % 2
+            free[half].synchronize()
+            os.preadv(fd, [views[half][:len(piece)]], at)
+            piece.copy_(buffer[half, :len(piece)], non_blocking=True)
+            free[half].record()
+
+    threads(count, weights, work)
     torch.cuda.synchronize()
-    took("tmpfs", start, weights, right)
+    took("tmpfs, %d threads" % count, start, weights, right)
 
 
 def tmpfs(gib):
+    """A memfd is tmpfs, without the limit of a mount."""
+    fd, (here, there) = os.memfd_create("weights"), fork.Pipe()
+    process = apart(writes, gib, fd, there)
+    there.close()
     try:
-        here, there = fork.Pipe()
-        process = apart(writes, gib, there)
-        there.close()
         shapes, right = here.recv()
         process.join()
-        apart(reads, shapes, right).join()
-    except (EOFError, OSError) as error:
-        say(way="tmpfs", failed=repr(error))
-    finally:
-        if os.path.exists(FILE):
-            os.unlink(FILE)
+        for count in (8, 16):
+            apart(reads, count, fd, shapes, right).join()
+    except EOFError:
+        say(way="tmpfs", failed="no room for the weights")
+    os.close(fd)
 
 
 def lends(gib, to):
     context()
     weights = server.load(gib)
     to.send_bytes(bytes(ForkingPickler.dumps(list(weights.items()))))
-    to.send(server.sums(weights))
+    to.send(server.sums(weights).tolist())
     to.recv()
 
 
@@ -156,8 +198,7 @@ def borrows(data, right):
 
 
 def ipc(gib):
-    before = settled()
-    here, there = fork.Pipe()
+    before, (here, there) = settled(), fork.Pipe()
     daemon = apart(lends, gib, there)
     data, right = here.recv_bytes(), here.recv()
     apart(borrows, data, right).join()
@@ -166,85 +207,65 @@ def ipc(gib):
     daemon.join()
 
 
+class Bytes:
+    def __init__(self, fd, length):
+        self.memory = _cuda.Import([(fd, length)], None)
+        self.__cuda_array_interface__ = {"version": 3, "shape": (length,), "typestr": "|u1", "data": (self.memory.address, False)}
+
+
+def imported(fds, lengths):
+    return {number: torch.as_tensor(Bytes(fd, length), device="cuda") for number, (fd, length) in enumerate(zip(fds, lengths))}
+
+
 def creates(lengths, to):
     """Memory objects of one's own, as an allocator for weights makes them, and CUDA's descriptors of them."""
     context()
-    driver, fds = _cuda._driver(), []
-    property = (ctypes.c_int * 8)(1, 1, 1, 0)  # pinned, a POSIX descriptor, on device 0
+    fds, handle, property = [], ctypes.c_uint64(), (ctypes.c_int * 8)(1, 1, 1, 0)  # pinned, a POSIX descriptor, on device 0
     start = time.perf_counter()
     for length in lengths:
-        handle, fd = ctypes.c_uint64(), ctypes.c_int()
+        fds.append(ctypes.c_int())
         _cuda._call("cuMemCreate", ctypes.byref(handle), ctypes.c_size_t(length), property, ctypes.c_uint64(0))
-        fds.append((handle, fd))
-    made = time.perf_counter()
-    for handle, fd in fds:
-        _cuda._call("cuMemExportToShareableHandle", ctypes.byref(fd), handle, 1, ctypes.c_uint64(0))
-    exported = time.perf_counter()
-    right = []
-    for length, (_, fd) in zip(lengths, fds):
-        tensor = torch.as_tensor(Bytes(_cuda.Import(fd.value, length, None), length), device="cuda")
-        server.bits(tensor).random_()
-        right += server.sums({"": tensor})
-    torch.cuda.synchronize()
-    to.send([(made - start) * 1e3, (exported - made) * 1e3, right])
-    to.send([multiprocessing.reduction.DupFd(fd.value) for _, fd in fds])
+        _cuda._call("cuMemExportToShareableHandle", ctypes.byref(fds[-1]), handle, 1, ctypes.c_uint64(0))
+    ms, weights = (time.perf_counter() - start) * 1e3, imported([fd.value for fd in fds], lengths)
+    for tensor in weights.values():
+        tensor.view(torch.int64).random_()
+    to.send([ms, server.sums(weights).tolist()])
+    to.send([DupFd(fd.value) for fd in fds])
     to.recv()
     os.kill(os.getpid(), 9)
 
 
-class Bytes:
-    def __init__(self, memory, length):
-        self.memory = memory
-        self.__cuda_array_interface__ = {"version": 3, "shape": (length,), "typestr": "|u1", "data": (memory.address, False)}
-
-
 def imports(fds, lengths, right):
     start = context()
-    weights = {number: torch.as_tensor(Bytes(_cuda.Import(fd, length, None), length), device="cuda")
-               for number, (fd, length) in enumerate(zip(fds, lengths))}
-    took("vmm", start, weights, right)
+    took("vmm", start, imported(fds, lengths), right)
 
 
 def vmm(gib):
-    lengths = [int(gib * 2**30) // 8 >> 21 << 21] * 8 + [2 << 20] * 5
-    before = settled()
+    lengths, before = [int(gib * 2**30) // 8 >> 21 << 21] * 8 + [2 << 20] * 5, settled()
     here, there = fork.Pipe()
     owner = apart(creates, lengths, there)
-    made, exported, right = here.recv()
+    made, right = here.recv()
     fds = [fd.detach() for fd in here.recv()]
     here.send("end")
     owner.join()
-    say(way="vmm", create_ms=made, export_ms=exported, before_mib=before, kept_mib=settled())
+    say(way="vmm", create_and_export_ms=made, before_mib=before, kept_mib=settled())
     apart(imports, fds, lengths, right).join()
     for fd in fds:
         os.close(fd)
-
-
-def under_mps(gib):
-    """The same as kept, all of them clients of an MPS server."""
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ.update(CUDA_MPS_PIPE_DIRECTORY=folder, CUDA_MPS_LOG_DIRECTORY=folder)
-        try:
-            subprocess.run(["nvidia-cuda-mps-control", "-d"], check=True)
-        except (OSError, subprocess.CalledProcessError) as error:
-            return say(way="mps", failed=repr(error))
-        kept(gib, "kept under MPS")
-        subprocess.run(["nvidia-cuda-mps-control"], input=b"quit\n")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--sizes", default="1,48", help="GiB of weights; the other ways are measured with the last one")
     parser.add_argument("--ways", default="tmpfs,ipc,vmm", help="the other ways")
-    parser.add_argument("--mps", action="store_true", help="then the first size under MPS")
+    parser.add_argument("--keeper", default=os.path.join(HERE, "..", "..", "build", "bin", "gdrcopy_keep"))
     args = parser.parse_args()
     sizes = [float(size) for size in args.sizes.split(",")]
     for gib in sizes:
-        kept(gib)
+        kept(gib, args.keeper, "kept")
+    kept(sizes[-1], args.keeper, "kept, expandable_segments", PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True")
     for way in filter(None, args.ways.split(",")):
         {"tmpfs": tmpfs, "ipc": ipc, "vmm": vmm}[way](sizes[-1])
-    if args.mps:
-        under_mps(sizes[0])
 
 
 if __name__ == "__main__":

@@ -1,93 +1,60 @@
 # SPDX-License-Identifier: MIT
-"""A server whose weights outlive it. It takes them from where they are kept, or loads them and has them kept.
+"""A server whose weights outlive it: it takes them from gdrcopy_keep, or loads them and has them kept. It says so in a line of JSON.
 
-    python3 server.py SOCKET [--gib 16]        the keeper's socket
-    python3 server.py [--gib 16]               as a service of systemd, in its descriptor store
-
-It says what it did in a line of JSON, and then "serves" until it is killed. PyTorch's allocator is as it is.
+    python3 server.py SOCKET [--name llama] [--version v1] [--gib 16] [--timeout 60]
 """
 import argparse
-import fcntl
 import json
-import os
-import signal
+import logging
 import sys
 import time
-
 try:
     import torch
 except ImportError:
     sys.exit("server.py needs PyTorch")
-
-import gdrapi
-import places
-
-
-def bits(tensor):
-    """Its bytes as integers of 64 bits, to be summed."""
-    return tensor.view(-1).view(torch.int64)
+from gdrapi import keep
 
 
 def sums(weights):
-    return [int(bits(tensor).sum()) for tensor in weights.values()]
+    return torch.stack([weights[name].view(-1).view(torch.int64).sum() for name in weights if name != "sums"])
 
 
 def load(gib):
-    """Stands for a model's files: 8 large tensors and 300 small ones, of random bytes."""
+    """Stands for a model's files: 8 large tensors and 300 small ones."""
     shapes = {"layer.%d" % n: (4096, int(gib * 2**30) // 8 // 2 // 4096) for n in range(8)}
     shapes.update({"norm.%d" % n: (64 + 36 * n,) for n in range(300)})
     weights = {name: torch.empty(shape, dtype=torch.bfloat16, device="cuda") for name, shape in shapes.items()}
     for tensor in weights.values():
-        bits(tensor).random_()
-    torch.cuda.synchronize()
-    return weights
+        tensor.view(-1).view(torch.int64).random_()
+    return {**weights, "sums": sums(weights)}
 
 
-def keep(place, weights, gdr):
-    """Has them kept, as they are now: figures."""
-    right, start = sums(weights), time.perf_counter()
-    shareds = gdrapi.share(list(weights.values()), gdr)
-    fds, memory = gdrapi.to_fds(shareds)
-    shared = time.perf_counter()
-    place.keep({"names": list(weights), "sums": right, "memory": memory}, fds)
-    return {"segments": len(fds), "export_ms": (shared - start) * 1e3, "kept_ms": (time.perf_counter() - shared) * 1e3}
-
-
-def take(table, fds):
-    """The weights. Nothing is copied, and nothing of PyTorch's is changed. Of a capsule PyTorch asks no stream, which takes it 10 us."""
-    shareds = gdrapi.from_fds([os.dup(fd.fileno()) for fd in fds], table["memory"])
-    return dict(zip(table["names"], (torch.from_dlpack(shared.cuda().__dlpack__()) for shared in shareds)))
+def attempt(what, *arguments):
+    """What it gives. None if there is no keeper, if it is stopped, or if a process that has the weights does not end."""
+    try:
+        return what(*arguments)
+    except OSError as error:
+        logging.warning("%s", error)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("socket", nargs="?")
-    parser.add_argument("--gib", type=float, default=1, help="of weights, where none are kept")
+    parser.add_argument("socket")
+    for name, default in (("name", "llama"), ("version", "v1"), ("gib", 1.0), ("timeout", 60.0)):
+        parser.add_argument("--" + name, type=type(default), default=default)
     args = parser.parse_args()
-    # Room for descriptors. Beside CUDA's threads the kernel takes 10 ms and more each time that it makes some.
-    os.close(fcntl.fcntl(0, fcntl.F_DUPFD, min(1023, os.sysconf("SC_OPEN_MAX") - 1)))
-    place = places.Keeper(args.socket) if args.socket else places.Systemd()
-    table, fds = place.take()
-    start = time.perf_counter()
-    torch.zeros(1, device="cuda")
+    store = keep.Store(args.socket)  # before CUDA starts
     torch.cuda.synchronize()
-    context = time.perf_counter()
-    if table is None:
-        weights = load(args.gib)
-        done = {"did": "load", "ms": (time.perf_counter() - context) * 1e3}
-        gdr = gdrapi.open()
-        done.update(keep(place, weights, gdr))
-    else:
-        weights = take(table, fds)
-        done = {"did": "take", "ms": (time.perf_counter() - context) * 1e3, "segments": len(fds)}
-        done["wrong"] = sum(a != b for a, b in zip(sums(weights), table["sums"]))
-    done.update(context_ms=(context - start) * 1e3, tensors=len(weights),
-                gib=sum(tensor.nbytes for tensor in weights.values()) / 2**30)
-    print(json.dumps(done), flush=True)
-    place.ready()
+    start, taken = time.perf_counter(), attempt(store.take, args.name, args.version, args.timeout)
+    weights = {name: torch.from_dlpack(array.__dlpack__()) for name, array in taken.items()} if taken else load(args.gib)
+    torch.cuda.synchronize()
+    print(json.dumps({"did": "take" if taken else "load", "ms": (time.perf_counter() - start) * 1e3, "tensors": len(weights),
+                      "gib": sum(one.nbytes for one in weights.values()) / 2**30, "wrong": int((sums(weights) != weights["sums"]).sum())}))
     while True:
-        signal.pause()
+        attempt(store.has, args.name, args.version) or attempt(store.keep, args.name, weights, args.version)  # again, to a new keeper
+        sys.stdout.flush()
+        time.sleep(10)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -196,4 +196,5 @@ class Store:
     def has(self, name: str, version: str = "") -> bool:
         """True while the keeper has what this process took from it, or had it keep."""
         with _Talk(self._path) as talk:
-            return any(one.get("set") == self._sets.get((name, version)) for one in talk.ask({"op": "list"})[0]["sets"])
+            sets = talk.ask({"op": "list"})[0]["sets"]
+        return any(one["set"] == self._sets.get((name, version)) and one["state"] != "loading" for one in sets)

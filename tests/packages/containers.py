@@ -103,14 +103,15 @@ def check_pods(folder, api):
         env = {e["name"]: e["value"] for e in spec["containers"][0]["env"]}
         check(f"{file}: the driver capabilities compute and utility, no more",
               [] if env.get("NVIDIA_DRIVER_CAPABILITIES") == "compute,utility" else [str(env)])
-        security = [box["securityContext"] for box in spec["containers"]]
+        security = [box["securityContext"] for box in spec["containers"] + spec.get("initContainers", [])]
         check(f"{file}: no privilege, and nothing of the host", [] if spec["securityContext"]["runAsNonRoot"] is True
               and all(s == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}} for s in security)
               and not [key for key in spec if key.startswith(("host", "share"))]
               and all("emptyDir" in volume for volume in spec.get("volumes", [])) else [str(spec)])
     keep = pods["pod-keep.yaml"]["spec"]
-    check("pod-keep.yaml: one container has a GPU, and not as the number of unknown users",
-          [] if ["nvidia.com/gpu" in box["resources"]["limits"] for box in keep["containers"]] == [True, False]
+    check("pod-keep.yaml: the server has a GPU, the keeper is a sidecar, and their user's number is not that of unknown users",
+          [] if ["nvidia.com/gpu" in box["resources"]["limits"] for box in keep["containers"] + keep["initContainers"]] == [True, False]
+          and [box["restartPolicy"] for box in keep["initContainers"]] == ["Always"]
           and keep["securityContext"]["runAsUser"] != 65534 else [str(keep)])
     check("pod-gdrdrv.yaml asks for the node", [] if env.get("NVIDIA_GDRCOPY") == "enabled" else [str(env)])
 

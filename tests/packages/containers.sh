@@ -26,4 +26,4 @@ cdi_dir=$(module "$cdi")
 kubernetes_dir=$(module "$kubernetes")
 [ -n "$kubernetes_dir" ] || die "the module $kubernetes was not fetched"
 exec "$python" "$here/tests/packages/containers.py" "$here/packaging/containers" \
-	"$cdi_dir/schema" "$kubernetes_dir/pkg/openapiclient/builtins/1.27/api/v1.json"
+	"$cdi_dir/schema" "$kubernetes_dir/pkg/openapiclient/builtins/1.29/api/v1.json"

@@ -143,6 +143,7 @@ def test_it_waits_for_the_last_user_and_says_who_that_is(store, keeper, make, ca
 
 def test_two_that_find_nothing(store, keeper, make, serves):
     assert store.take("llama", "v1") is None and store.take("llama", "v1") is None  # the right is this process'
+    assert not store.has("llama", "v1")
     second = serves(keeper.path)
     listed = subprocess.run([KEEPER, "list", keeper.path], stdout=subprocess.PIPE, text=True, check=True).stdout
     assert "loading" in listed
