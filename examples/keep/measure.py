@@ -58,8 +58,8 @@ def kept(gib, program, way, **environment):
                 time.sleep(0.01)
             for number in range(3):
                 serve(way, number, path, gib, environment)
-            listed = subprocess.check_output([program, "list", path], text=True)
-            say(way=way, before_mib=before, keeper_alone_mib=settled(), list=listed.split("\n")[1])
+            count = json.loads(subprocess.check_output([program, "list", path]))["count"]
+            say(way=way, before_mib=before, keeper_alone_mib=settled(), descriptors=count)
         finally:
             keeper.kill()
             keeper.wait()
