@@ -1,0 +1,187 @@
+package rm
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"gdrapi/core/backend"
+	"gdrapi/core/cuda"
+	"gdrapi/core/cuda/cudatest"
+	"gdrapi/core/internal/sys"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// told are Ears that a test tells what each look finds; the last answer stays.
+type told struct {
+	deaf
+	looks   []string
+	dropped int
+}
+
+const firstPage = 7 << 32
+
+// At has a letter for each page: a memory, x if its end was heard, - if it is unheard. A and B lie in one object, behind
+// each other; a is A freed and made anew. C's owner does not answer, D is another GPU's, and G is one's without memory
+// of its own.
+func (t *told) At(uint64, uint64) (h Hearing, entries []Heard) {
+	look := t.looks[0]
+	t.looks = t.looks[min(1, len(t.looks)-1):]
+	for i, c := range look {
+		base := uint64(firstPage + i*gpuPage)
+		e := Heard{Base: base, End: base + gpuPage, Number: uint64(c), Client: 5, Object: uint32(c), GPU: 1}
+		switch c {
+		case 'x':
+			return Hearing{Gone: true}, nil
+		case '-':
+			return Hearing{}, nil
+		case 'a':
+			e.Object = 'A'
+		case 'B':
+			e.Object, e.Offset = 'A', gpuPage
+		case 'C':
+			e.GPU = 0
+		case 'D':
+			e.GPU = 2
+		case 'G':
+			e.GPU = 3
+		}
+		entries = append(entries, e)
+	}
+	return Hearing{Heard: true}, entries
+}
+
+func (t *told) Keep(e Heard) {
+	if e.Parent == 0 {
+		t.dropped++
+	}
+}
+
+// Watch is an export whose request names an object.
+func (t *told) Watch(uintptr, uint64, uint64) (Seen, error) {
+	return Seen{FD: -1, Client: 5, Object: 'W'}, nil
+}
+
+// open is a session whose driver notes what is duplicated and freed. refuses says whether it refuses to duplicate.
+func (t *told) open(test *testing.T, v verdict, refuses func() bool) (s *session, made *string) {
+	driver, err := cuda.Load()
+	require.NoError(test, err)
+	fd, err := sys.Open("/dev/null", unix.O_RDWR)
+	require.NoError(test, err)
+	file, err := sys.Identify(fd)
+	require.NoError(test, err)
+	made = new(string)
+	c := &client{fd: fd, file: file, root: 9}
+	c.ioctl = func(_ int, code uint32, arg unsafe.Pointer) error {
+		switch d := (*dupArgs)(arg); code & 0xff {
+		case nrDup:
+			if refuses() {
+				d.status = statusInvalidObject
+				return nil
+			}
+			*made += fmt.Sprintf("+%c", d.objectSource)
+			d.object = d.objectSource
+		case nrFree:
+			*made += fmt.Sprintf("-%c", (*freeArgs)(arg).object)
+		default:
+			return unix.EPERM
+		}
+		return nil
+	}
+	proofs := new(proofs)
+	proofs[byHearing].verdict.Store(int32(v))
+	for i := range 3 {
+		c.gpus.Store(i, &gpu{client: c, ordinal: i, proofs: proofs, soc: i == 2})
+	}
+	process.client, process.holders = c, 1
+	process.devices.Store(3)
+	process.ordinals.Store(&map[uint32]int{1: 0, 2: 1, 3: 2})
+	process.proven.Store(true)
+	test.Cleanup(func() {
+		require.NoError(test, sys.Close(fd))
+		process.client, process.holders = nil, 0
+		process.devices.Store(0)
+		process.ordinals.Store(nil)
+		process.proven.Store(false)
+	})
+	return &session{cuda: driver, ears: t, client: c}, made
+}
+
+// A pin duplicates each object once, and only what it finds again after that. What is not known to be heard is asked
+// for, unless it has changed: here CUDA knows no such memory.
+func TestPinOfHeardMemory(t *testing.T) {
+	sim := cudatest.Need(t)
+	for _, c := range []struct {
+		looks   []string
+		refuses bool // the driver refuses to duplicate
+		verdict verdict
+		want    error
+		made    string
+		dropped int
+		asked   bool
+	}{
+		{[]string{"A"}, false, right, nil, "+A", 0, false},
+		{[]string{"AB"}, false, right, nil, "+A", 0, false},
+		{[]string{"BA"}, false, right, nil, "+A+A", 0, false},
+		{[]string{"AE"}, false, right, nil, "+A+E", 0, false},
+		{[]string{"A", "a"}, false, right, nil, "+A-A+A", 0, false},
+		{[]string{"A", "x"}, false, right, unix.EINVAL, "+A-A", 0, false},
+		{[]string{"A", "AB"}, false, right, nil, "+A-A+A", 0, false},
+		{slices.Repeat([]string{"A", "a"}, 2*attempts), false, right, unix.EINVAL, strings.Repeat("+A-A", attempts), 0, false},
+		{[]string{"x"}, false, right, unix.EINVAL, "", 0, false},
+		{[]string{"A"}, true, right, unix.ENOTSUP, "", 1, false},
+		{[]string{"AE"}, true, right, unix.ENOTSUP, "", 2, false},
+		{[]string{"A", "a", "x"}, true, right, unix.EINVAL, "", 0, false},
+		{[]string{"AD"}, false, right, unix.EINVAL, "", 0, false},
+		{[]string{"AD", "A"}, false, right, nil, "+A", 0, false},
+		{[]string{"C", "A"}, false, right, nil, "+A", 0, false},
+		{[]string{"C"}, false, right, unix.EINVAL, "", 0, true},
+		{[]string{"-"}, false, right, unix.EINVAL, "", 0, true},
+		{[]string{"G"}, false, right, unix.EINVAL, "", 0, true},
+		{[]string{"A"}, false, wrong, unix.EINVAL, "", 0, true},
+	} {
+		ears := &told{looks: c.looks}
+		s, made := ears.open(t, c.verdict, func() bool { return c.refuses })
+		size := uint64(len(c.looks[len(c.looks)-1])) * gpuPage
+		_ = sim.Called()
+		p, err := s.Pin(backend.PinRequest{Addr: firstPage, Size: size, Skip: size})
+		require.ErrorIs(t, err, c.want, "%v", c.looks)
+		require.Equal(t, c.want == nil, p != nil, "%v", c.looks)
+		require.Equal(t, c.made, *made, "%v", c.looks)
+		require.Equal(t, c.dropped, ears.dropped, "%v", c.looks)
+		require.Equal(t, c.asked, slices.Contains(sim.Called(), "cuPointerGetAttributes"), "%v", c.looks)
+	}
+}
+
+// If the driver refuses an object that CUDA was asked for, that is for good only while the memory is the same.
+func TestPinOfAskedMemory(t *testing.T) {
+	sim := cudatest.Need(t)
+	defer sim.WithContext(0)()
+	for _, frees := range []bool{false, true} {
+		var addr uint64
+		sim.Must("cuMemAlloc_v2", cudatest.Address(&addr), 1<<20)
+		refused := 0
+		ears := &told{looks: []string{"-"}}
+		s, made := ears.open(t, right, func() bool {
+			if refused++; frees {
+				sim.Must("cuMemFree_v2", uintptr(addr))
+			}
+			return true
+		})
+		want := unix.ENOTSUP
+		if frees {
+			want = unix.EINVAL
+		}
+		_, err := s.Pin(backend.PinRequest{Addr: addr, Size: gpuPage})
+		require.ErrorIs(t, err, want)
+		require.Equal(t, 1, refused)
+		require.Empty(t, *made)
+		if !frees {
+			sim.Must("cuMemFree_v2", uintptr(addr))
+		}
+	}
+}
