@@ -21,37 +21,33 @@ type fallback struct {
 	chosen  atomic.Pointer[backend.Session] // nil while CUDA cannot say
 }
 
-// newFallback chooses first where CUDA has said already that it serves a device.
 func newFallback(first backend.Tentative, standby backend.Session) *fallback {
 	p := &fallback{first: first, standby: standby}
-	if first.Tentative() {
+	if p.decide("gdr_open") == nil {
 		log.Infof("gdr_open: the first pin decides between the %s and the %s backend", first.Name(), standby.Name())
-		return p
 	}
-	p.choose(first)
-	log.Infof("gdr_open: using the %s backend, and the %s backend for memory that it cannot pin", first.Name(), standby.Name())
 	return p
 }
 
-// choose is true where this call has chosen.
-func (p *fallback) choose(s backend.Session) bool { return p.chosen.CompareAndSwap(nil, &s) }
-
-// decide gives the session that is chosen, or nil where CUDA cannot say it yet.
+// decide gives the session that is chosen, or nil where CUDA cannot say it yet. No lock is held while CUDA is
+// asked, so several threads may ask; what the first one chooses stays.
 func (p *fallback) decide(call string) backend.Session {
 	if s := p.chosen.Load(); s != nil {
 		return *s
 	}
-	switch err := p.first.ServesAny(); {
-	case err == nil:
-		if p.choose(p.first) {
-			log.Infof("%s: using the %s backend", call, p.first.Name())
-		}
+	var chosen backend.Session = p.first
+	err := p.first.ServesAny()
+	switch {
 	case errors.Is(err, unix.ENOTSUP):
-		if p.choose(p.standby) {
-			log.Infof("%s: using the %s backend, because the %s backend does not work: %v", call, p.standby.Name(), p.first.Name(), err)
-		}
-	default:
+		chosen = p.standby
+	case err != nil:
 		return nil
+	}
+	if p.chosen.CompareAndSwap(nil, &chosen) {
+		log.Infof("%s: using the %s backend", call, chosen.Name())
+		if err != nil {
+			log.Infof("%s: the %s backend does not work: %v", call, p.first.Name(), err)
+		}
 	}
 	return *p.chosen.Load()
 }

@@ -99,15 +99,13 @@ type Session interface {
 	Close() error
 }
 
-// Tentative is a Session that cannot pin all device memory, so another backend stands by.
-// It may not know yet whether it can serve a device: CUDA says that only once it is
-// initialised, and Open may not initialise it. Its Pin answers NotServed for what it cannot serve.
+// Tentative is a Session that cannot pin all device memory, so another backend stands by. Its Pin answers
+// NotServed for what it cannot serve.
 type Tentative interface {
 	Session
-	// Tentative is true where CUDA could not say at Open whether a device can be served.
-	Tentative() bool
 	// ServesAny is nil where a device can be served, as far as CUDA can say it now. It is
-	// ENOTSUP where none can. Any other error says that CUDA cannot say it yet.
+	// ENOTSUP where none can. Any other error says that CUDA cannot say it yet: it says that
+	// once it is initialised, and Open may not initialise it.
 	ServesAny() error
 }
 

@@ -41,33 +41,29 @@ func (Backend) Open() (backend.Session, error) {
 	if v < minDriver {
 		return nil, fmt.Errorf("the CUDA driver is %d.%d, and 13.3 is the first whose dma-bufs can be mapped: %w", v/1000, v%1000/10, unix.ENOTSUP)
 	}
-	known, err := anyDevice(cu)
-	if err != nil {
+	s := &session{cuda: cu}
+	if err := s.ServesAny(); err != nil && !errors.Is(err, cuda.ErrNotInitialized) {
 		return nil, err
 	}
-	return &session{cuda: cu, tentative: !known}, nil
+	return s, nil
 }
 
-// anyDevice fails when CUDA is initialised and no device has dma-bufs that can be
-// mapped. known is false when CUDA is not initialised.
-func anyDevice(cu *cuda.Driver) (known bool, err error) {
-	n, err := cu.DeviceCount()
-	if errors.Is(err, cuda.ErrNotInitialized) {
-		return false, nil
-	}
+// ServesAny fails where no device has dma-bufs that can be mapped, and before CUDA is initialised.
+func (s *session) ServesAny() error {
+	n, err := s.cuda.DeviceCount()
 	if err != nil {
-		return false, err
+		return err
 	}
 	for i := range n {
-		dev, err := lookUp(cu, i)
+		dev, err := lookUp(s.cuda, i)
 		if err != nil {
-			return false, err
+			return err
 		}
 		if dev.check(i) == nil {
-			return true, nil
+			return nil
 		}
 	}
-	return false, fmt.Errorf("none of the %d CUDA devices has dma-bufs that can be mapped: %w", n, unix.ENOTSUP)
+	return fmt.Errorf("none of the %d CUDA devices has dma-bufs that can be mapped: %w", n, unix.ENOTSUP)
 }
 
 // device is the driver's description of a device. It does not change.
@@ -121,18 +117,6 @@ func (s *session) device(ordinal int) (device, error) {
 		s.devices.Store(ordinal, dev)
 	}
 	return dev, err
-}
-
-// Tentative is true where CUDA was not initialised when the session was opened.
-func (s *session) Tentative() bool { return s.tentative }
-
-// ServesAny is what Open finds where CUDA is initialised.
-func (s *session) ServesAny() error {
-	known, err := anyDevice(s.cuda)
-	if err == nil && !known {
-		return cuda.ErrNotInitialized
-	}
-	return err
 }
 
 // Pin exports the host pages that the buffer touches. As the reference it ignores Token

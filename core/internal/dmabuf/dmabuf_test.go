@@ -54,11 +54,10 @@ func run(t *testing.T, script string) {
 		return err
 	}
 	sim.Run(script, map[string]func(string) error{
-		"init":        func(string) error { sim = cudatest.Need(t); return nil },
-		"noDriver":    func(string) error { cuda.UseLoader(cuda.Loader{Load: func() error { return unix.EMLINK }}); return nil },
-		"open":        func(string) (err error) { s, err = Backend{}.Open(); return err },
-		"isTentative": func(is string) error { require.Equal(t, is, fmt.Sprint(s.(backend.Tentative).Tentative())); return nil },
-		"serves":      func(string) error { return s.(backend.Tentative).ServesAny() },
+		"init":     func(string) error { sim = cudatest.Need(t); return nil },
+		"noDriver": func(string) error { cuda.UseLoader(cuda.Loader{Load: func() error { return unix.EMLINK }}); return nil },
+		"open":     func(string) (err error) { s, err = Backend{}.Open(); return err },
+		"serves":   func(string) error { return s.(backend.Tentative).ServesAny() },
 		"at": func(device string) error {
 			addr = sim.MemAlloc(int(device[0]-'0'), page)
 			return nil
@@ -81,8 +80,8 @@ var processes = []struct{ env, script string }{
 	{"CUDA_SIM_DEVICES=3", "noDriver open=EMLINK"},
 	// Before cuInit it is not known whether a device serves.
 	{"CUDA_SIM_DMABUF=0,0,0", "open init serves=ENOTSUP~none.of.the.3.CUDA.devices -cuDeviceGetCount=EPERM@1 serves=EPERM close open=ENOTSUP"},
-	{"CUDA_SIM_DEVICES=3", "open isTentative:true serves=EINVAL~NOT_INITIALIZED pin=EINVAL count=EINVAL~NOT_INITIALIZED " +
-		"init isTentative:true serves at:0 pin unpin open isTentative:false"},
+	{"CUDA_SIM_DEVICES=3", "open serves=EINVAL~NOT_INITIALIZED pin=EINVAL count=EINVAL~NOT_INITIALIZED " +
+		"init serves at:0 pin unpin"},
 	// CUDA 13.3 over an older kernel driver: attribute 152 is 0.
 	{"CUDA_SIM_DMABUF_MMAP=0", "init open=ENOTSUP~none.of.the.3.CUDA.devices"},
 	{"CUDA_SIM_DMABUF_MMAP=0,1,1", "init open passes=EINVAL~no.CUDA.device.pointer at:0 passes=ENOTSUP~older.than.CUDA.13.3 " +
