@@ -69,24 +69,11 @@ func Open(opts Options) (*Device, error) {
 	return &Device{session: session, users: 1}, nil
 }
 
-// noBackend has the reason of each backend that does not open.
-type noBackend struct{ reasons []error }
+// NoBackend is the error of Open if no backend opens. It has the reason of each.
+type NoBackend []error
 
-func (e *noBackend) Error() string {
-	return fmt.Sprintf("no backend opens: %v", errors.Join(e.reasons...))
-}
-
-func (e *noBackend) Unwrap() error { return unix.ENODEV }
-
-// NoBackend lists why each backend does not open. err is of Open; of another error there
-// are no reasons.
-func NoBackend(err error) (reasons []error) {
-	var e *noBackend
-	if errors.As(err, &e) {
-		reasons = e.reasons
-	}
-	return reasons
-}
+func (e NoBackend) Error() string { return fmt.Sprintf("no backend opens: %v", errors.Join(e...)) }
+func (e NoBackend) Unwrap() error { return unix.ENODEV }
 
 // openFirst opens the first candidate that opens. Where that one cannot pin all memory, the
 // next one that opens stands by.
@@ -117,7 +104,7 @@ func openFirst(candidates []backend.Backend) (backend.Session, error) {
 		log.Infof("gdr_open: using the %s backend", tentative.Name())
 		return tentative, nil
 	}
-	return nil, &noBackend{reasons}
+	return nil, NoBackend(reasons)
 }
 
 // ErrClosed is in the error of a method whose object, or whose Device, is closed already. It

@@ -52,7 +52,7 @@ func (l forCaches) Place(h uint64) *cache.Range { return &l.table.slots[Handle(h
 // opens, Open logs the reason of each.
 func (l *Library) Open(opts core.Options) (Handle, error) {
 	d, err := core.Open(opts)
-	if reasons := core.NoBackend(err); reasons != nil {
+	if reasons := (core.NoBackend{}); errors.As(err, &reasons) {
 		for _, err := range reasons {
 			log.Errorf("gdr_open: %v", err)
 		}

@@ -78,8 +78,8 @@ func (deaf) Stop()                                 {}
 
 func (deaf) Watch(uintptr, uint64, uint64) (Seen, error) { return Seen{}, unix.ENOTSUP }
 
-// hear finds the objects by what was heard, or returns errUnheard. The caller believes it, and that
-// memory is gone, if found.gpu is nil or proven.
+// hear finds the objects by what was heard, or returns errUnheard. If found.gpu is set, the caller believes what is
+// heard, and also that memory is gone, only once that GPU's proof is made.
 func (s *session) hear(r pages) (f found, err error) {
 	f.pages = r
 	h, entries := s.ears.At(r.first, r.end)
@@ -110,8 +110,8 @@ func (e Heard) extent(first, end uint64) extent {
 	return extent{client: handle(e.Client), from: handle(e.Object), offset: e.Offset + first - e.Base, length: end - first}
 }
 
-// anyToProve gives a GPU by which all that is heard is proven, if possible one that has a primary context.
-// It gives none where that is proven.
+// anyToProve gives a GPU to prove by that libcuda is heard, if possible one that has a primary context. It gives
+// none if that is proven on some GPU.
 func (s *session) anyToProve() (*gpu, error) {
 	if process.proven.Load() {
 		return nil, nil
