@@ -24,35 +24,41 @@ var report = diagnose.Report{
 	},
 }
 
-func runWith(r diagnose.Report, err error, args ...string) (status int, out, errs string) {
-	var o, e bytes.Buffer
-	status = run(args, &o, &e, func() (diagnose.Report, error) { return r, err })
-	return status, o.String(), e.String()
-}
-
-func TestPlain(t *testing.T) {
-	status, out, errs := runWith(report, nil)
-	require.Equal(t, 1, status)
-	require.Empty(t, errs)
-	require.Equal(t, `OK    gpu: All is well.
+// What the program prints and how it ends.
+func TestRun(t *testing.T) {
+	const usage = `gdrcopy_doctor: .*; -h lists the options\n`
+	plain := regexp.QuoteMeta(`OK    gpu: All is well.
 WARN  cuda: It is slow.
       do: Wait.
 FAIL  library: It is not there.
       do: Install it.
 
 It does not work.
-`, out)
-}
-
-func TestStatuses(t *testing.T) {
-	for verdict, want := range map[diagnose.Verdict]int{diagnose.Works: 0, diagnose.Broken: 1, diagnose.NoGPU: 77} {
-		status, _, _ := runWith(diagnose.Report{Verdict: verdict}, nil)
-		require.Equal(t, want, status)
+`)
+	for _, c := range []struct {
+		args      string
+		verdict   diagnose.Verdict
+		err       error
+		status    int
+		out, errs string // expressions
+	}{
+		{"", diagnose.Broken, nil, 1, plain, ""},
+		{"", diagnose.Works, nil, 0, plain, ""},
+		{"", diagnose.NoGPU, nil, 77, plain, ""},
+		{"", diagnose.Broken, errors.New("no /proc"), 1, "", "gdrcopy_doctor: no /proc\n"},
+		{"-x", "", nil, 2, "", usage}, {"--jsons", "", nil, 2, "", usage}, {"x", "", nil, 2, "", usage},
+		{"-j x", "", nil, 2, "", usage}, {"-j=maybe", "", nil, 2, "", usage},
+		{"-h", "", nil, 0, regexp.QuoteMeta(help), ""}, {"--help", "", nil, 0, regexp.QuoteMeta(help), ""},
+		{"-V", "", nil, 0, `gdrcopy_doctor \S+ \(commit \S+, go[0-9.]+.*\n`, ""}, {"--version", "", nil, 0, `gdrcopy_doctor \S+ \(commit \S+, go[0-9.]+.*\n`, ""},
+	} {
+		var out, errs bytes.Buffer
+		r := report
+		r.Verdict = c.verdict
+		status := run(strings.Fields(c.args), &out, &errs, func() (diagnose.Report, error) { return r, c.err })
+		require.Equal(t, c.status, status, "%+v", c)
+		require.Regexp(t, "^"+c.out+"$", out.String())
+		require.Regexp(t, "^"+c.errs+"$", errs.String())
 	}
-	status, out, errs := runWith(report, errors.New("no /proc"))
-	require.Equal(t, 1, status)
-	require.Empty(t, out)
-	require.Equal(t, "gdrcopy_doctor: no /proc\n", errs)
 }
 
 type full struct{}
@@ -69,32 +75,12 @@ func TestOutputThatCannotBeWritten(t *testing.T) {
 	}
 }
 
-func TestArguments(t *testing.T) {
-	for _, args := range [][]string{{"-x"}, {"--jsons"}, {"x"}, {"-j", "x"}, {"-j=maybe"}} {
-		status, out, errs := runWith(report, nil, args...)
-		require.Equal(t, 2, status, args)
-		require.Empty(t, out)
-		require.Regexp(t, `^gdrcopy_doctor: .*; -h lists the options\n$`, errs)
-	}
-	for _, arg := range []string{"-h", "--help"} {
-		status, out, _ := runWith(report, nil, arg)
-		require.Equal(t, 0, status)
-		require.Equal(t, help, out)
-	}
-	for _, arg := range []string{"-V", "--version"} {
-		status, out, errs := runWith(report, nil, arg)
-		require.Equal(t, 0, status)
-		require.Empty(t, errs)
-		require.Regexp(t, `^gdrcopy_doctor \S+ \(commit \S+, go[0-9.]+`, out)
-	}
-}
-
 // The names of the JSON are those of the manual page, and no others.
 func TestJSON(t *testing.T) {
-	status, out, _ := runWith(report, nil, "--json")
-	require.Equal(t, 1, status)
+	var out bytes.Buffer
+	require.Equal(t, 1, run([]string{"--json"}, &out, &out, func() (diagnose.Report, error) { return report, nil }))
 	var tree any
-	require.NoError(t, json.Unmarshal([]byte(out), &tree))
+	require.NoError(t, json.Unmarshal(out.Bytes(), &tree))
 	names := map[string]bool{}
 	collect(tree, names)
 
