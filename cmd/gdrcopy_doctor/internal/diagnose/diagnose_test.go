@@ -95,17 +95,18 @@ var words = map[string]func(s *scene, a string){
 		s.Driver, s.Nodes, s.GPUs = facts.Driver{}, nil, nil
 		s.backend("rm").Error, s.backend("rm").Errno = "/dev/nvidiactl does not open", "ENOENT"
 	},
-	"WSL":     func(s *scene, _ string) { s.WSL = true },
-	"Tegra":   func(s *scene, _ string) { s.Tegra = true },
-	"nouveau": func(s *scene, _ string) { s.Nouveau = true },
-	"in":      func(s *scene, a string) { s.Container = a },
-	"label":   func(s *scene, a string) { s.Label = a },
-	"gpu":     func(s *scene, a string) { s.GPUs[0].Driver = a },
-	"gpu2":    func(s *scene, a string) { s.GPUs = append(s.GPUs, facts.GPU{PCI: "0000:2a:00.0", Driver: a}) },
-	"driver":  func(s *scene, a string) { s.Driver.Version = a },
-	"closed":  func(s *scene, _ string) { s.Driver.Open = false },
-	"libcuda": func(s *scene, a string) { s.CUDA.Path = a },
-	"cuda":    func(s *scene, a string) { s.CUDA.Version = int(integer(a)) },
+	"WSL":      func(s *scene, _ string) { s.WSL = true },
+	"Tegra":    func(s *scene, _ string) { s.Tegra = true },
+	"nouveau":  func(s *scene, _ string) { s.Nouveau = true },
+	"in":       func(s *scene, a string) { s.Container = a },
+	"label":    func(s *scene, a string) { s.Label = a },
+	"gpu":      func(s *scene, a string) { s.GPUs[0].Driver = a },
+	"gpu2":     func(s *scene, a string) { s.GPUs = append(s.GPUs, facts.GPU{PCI: "0000:2a:00.0", Driver: a}) },
+	"unlisted": func(s *scene, _ string) { s.GPUs = nil },
+	"driver":   func(s *scene, a string) { s.Driver.Version = a },
+	"closed":   func(s *scene, _ string) { s.Driver.Open = false },
+	"libcuda":  func(s *scene, a string) { s.CUDA.Path = a },
+	"cuda":     func(s *scene, a string) { s.CUDA.Version = int(integer(a)) },
 	"init": func(s *scene, a string) {
 		s.CUDA.Init, s.CUDA.Error, s.CUDA.Devices = int(integer(a)), "cuInit: some result", nil
 	},
@@ -288,6 +289,7 @@ var causes = []struct {
 	{"gpu2:vfio-pci", OK, "gpu", "2 NVIDIA GPUs", ""},
 	{"broken noDriver nouveau", Fail, "gpu", "nouveau has the GPU", "blacklist nouveau"},
 	{"broken noDriver", Fail, "gpu", "kernel driver is not loaded", "Secure Boot"},
+	{"broken unlisted init:999", OK, "gpu", "There is an NVIDIA driver. Which GPUs it has, it does not say here.", ""},
 
 	{"", OK, "driver", "NVIDIA driver 580.159.04 (open modules), and libcuda is of the same", ""},
 	{"broken driver:525.60.13", Fail, "driver", "535 is the first", "Update the driver to 535"},
@@ -304,6 +306,7 @@ var causes = []struct {
 	{"broken init:100", Fail, "cuda", "no device (100)", "nvidia-smi"},
 	{"broken init:804", Fail, "cuda", "(804)", "cuda-compat"},
 	{"broken init:46", Fail, "cuda", "taken (46)", "nvidia-smi -c DEFAULT"},
+	{"broken init:3", Fail, "cuda", "CUDA 13.0 does not start. cuInit: some result.", "nvidia-smi"},
 	{"broken init:999", Fail, "cuda", "unknown error (999)", "modprobe nvidia-uvm"},
 
 	{"maps", OK, "attributes", "124 (dma-bufs are exported): 1, 0; attribute 152 (they can be mapped): not known to the driver, 1", ""},
