@@ -47,8 +47,9 @@ func (b *Buffer) Object() (Object, error) {
 // PinFD pins what a descriptor of Export has. It needs no CUDA, and the caller may close the
 // descriptor. The buffer's GPU addresses are those of the process that exported it; on dmabuf they
 // count from 0. On rm it pins what cuMemExportToShareableHandle gives, too: the whole object, with
-// addresses that count from 0. Errors: EINVAL (the descriptor is of something else), ENOTSUP (it is another
-// backend's, or of a divided GPU), ENODEV (this process does not have the GPU), ENOMEM, EMFILE.
+// addresses that count from 0. Errors: EINVAL (the descriptor is of something else; on dmabuf also of rm's), ENOTSUP
+// (on gdrdrv; on rm a dma-buf, a memory pool's descriptor, or memory of a GPU in MIG mode), ENODEV (this process does not
+// have the GPU), ENOMEM, EMFILE.
 func (d *Device) PinFD(fd int) (*Buffer, error) {
 	if err := d.enter(); err != nil {
 		return nil, err
