@@ -152,8 +152,10 @@ func tryOpen(name string) error {
 	if err != nil {
 		return err
 	}
+	u, ok := session.(backend.Tentative)
+	serves := !ok || u.ServesAny() == nil
 	_ = session.Close()
-	if u, ok := session.(backend.Tentative); !ok || !u.Tentative() {
+	if serves {
 		return nil
 	}
 	cu, err := cuda.Load()
