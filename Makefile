@@ -22,6 +22,7 @@ includedir ?= $(prefix)/include
 NAMED     = $(filter-out file,$(origin DESTLIB) $(origin DESTBIN) $(origin DESTINC))
 mandir   ?= $(if $(NAMED),,$(prefix)/share/man)
 datadir  ?= $(if $(NAMED),,$(prefix)/share)
+unitdir  ?= $(if $(NAMED),,$(prefix)/lib/systemd/system)
 DESTLIB   = $(DESTDIR)$(libdir)
 DESTBIN   = $(DESTDIR)$(bindir)
 DESTINC   = $(DESTDIR)$(includedir)
@@ -198,6 +199,7 @@ exes_install: | $(call unbuilt,$(READY) $(GO_TOOLS))
 	$(INSTALL) -d $(DESTBIN)
 	$(INSTALL) -m 755 $(READY) $(GO_TOOLS) $(DESTBIN)/
 	for t in $(OLD_NAMES); do ln -sf gdrcopy_$$t $(DESTBIN)/$$t || exit 1; done
+	$(if $(unitdir),$(INSTALL) -d $(DESTDIR)$(unitdir) && $(INSTALL) -m 644 $(UNITS) $(DESTDIR)$(unitdir)/)
 
 man_install: MAN = $(if $(mandir),$(MANPAGES))
 man_install:
@@ -216,6 +218,7 @@ uninstall:
 	$(if $(supp),rm -f $(supp)/gdrapi.supp; [ ! -d $(supp) ] || rmdir --ignore-fail-on-non-empty $(supp))
 	rm -f $(addprefix $(DESTINC)/,gdrapi.h gdrapi_ext.h gdrconfig.h vkgdr.h)
 	rm -f $(addprefix $(DESTBIN)/,$(notdir $(TOOLS)) $(OLD_NAMES))
+	$(if $(unitdir),rm -f $(addprefix $(DESTDIR)$(unitdir)/,$(notdir $(UNITS))))
 	$(if $(mandir),rm -f $(addprefix $(DESTDIR)$(mandir)/,$(MANPAGES) $(MANLINKS)))
 	$(ldconfig)
 

@@ -7,6 +7,7 @@ C_TOOLS   := $(addprefix $(BIN)/gdrcopy_,$(TOOL_NAMES))
 GO_TOOLS  := $(addprefix $(BIN)/gdrcopy_,report doctor keep)
 TOOLS     := $(C_TOOLS) $(GO_TOOLS)
 INSTALLED  = $(C_TOOLS:$(BIN)/%=$(INSTALL_DIR)/%)
+UNITS     := $(addprefix packaging/gdrcopy-keep@.,socket service)
 # The reference installs these links, which scripts may call.
 OLD_NAMES := sanity copybw copylat apiperf
 CUDA_DL   := $(call of,tools/cuda_dl.c)

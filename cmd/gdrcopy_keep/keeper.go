@@ -96,6 +96,12 @@ type object struct {
 func (o *object) MarshalJSON() ([]byte, error) { return json.Marshal(o.id) }
 func (o *object) UnmarshalJSON(b []byte) error { return json.Unmarshal(b, &o.id) }
 
+func closeObjects(objects []*object) {
+	for _, o := range objects {
+		unix.Close(o.fd)
+	}
+}
+
 // A keeper has the sets.
 type keeper struct {
 	limit int    // of descriptors
@@ -134,8 +140,23 @@ func kcmp(a, b int) int {
 	return []int{0, -1, 1, 1}[order]
 }
 
-// save forgets processes that have ended, closes what nobody needs any more, and has systemd know.
-func (k *keeper) save() {
+var closed = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
+
+// save closes what nobody needs any more. With a store it does so once systemd has the change; then it closes the channel.
+func (k *keeper) save() <-chan struct{} {
+	if k.store == nil {
+		closeObjects(k.unused())
+		return closed
+	}
+	select {
+	case k.store.woken <- struct{}{}:
+	default:
+	}
+	return k.store.done
+}
+
+// unused forgets processes that have ended, and takes out the objects that nobody needs any more.
+func (k *keeper) unused() (unused []*object) {
 	used := map[*object]bool{}
 	use := func(s *set) {
 		for _, o := range s.objects() {
@@ -150,19 +171,13 @@ func (k *keeper) save() {
 		use(&c.taken)
 	}
 	maps.DeleteFunc(k.sets, func(_ string, s *set) bool { return s.Count == 0 && len(s.Holders) == 0 })
-	var unused []*object
 	k.objects = slices.DeleteFunc(k.objects, func(o *object) bool {
 		if !used[o] {
 			unused = append(unused, o)
 		}
 		return !used[o]
 	})
-	if k.store != nil {
-		k.store.save(k, unused)
-	}
-	for _, o := range unused {
-		unix.Close(o.fd)
-	}
+	return unused
 }
 
 // add gives a set its number and its place.

@@ -59,8 +59,8 @@ lint() {
 check "lintian has nothing to say" lint
 
 # Each package unpacked: $work/deb/NAME and $work/rpm/NAME, RPMs under Debian's names.
-deb_names=(gdrcopy-tools gdrcopy-tools-dbgsym gdrdrv-dkms libgdrapi-dev libgdrapi2 libgdrapi2-dbgsym libvkgdr libvkgdr-dbgsym)
-names=(gdrcopy-tools gdrdrv-dkms libgdrapi-dev libgdrapi2 libvkgdr)
+deb_names=(gdrcopy-keep gdrcopy-keep-dbgsym gdrcopy-tools gdrcopy-tools-dbgsym gdrdrv-dkms libgdrapi-dev libgdrapi2 libgdrapi2-dbgsym libvkgdr libvkgdr-dbgsym)
+names=(gdrcopy-keep gdrcopy-tools gdrdrv-dkms libgdrapi-dev libgdrapi2 libvkgdr)
 for f in "$out"/deb/*deb; do # Ubuntu's name of what is for debuggers is .ddeb
 	name=$(dpkg-deb -f "$f" Package)
 	mkdir -p "$work/deb/$name"
@@ -93,7 +93,7 @@ done
 mkdir -p "$work/tarball"
 tar -C "$work/tarball" --strip-components=1 -xf "$out"/tarball/*.tar.xz
 (cd "$work/tarball" && find . ! -type d ! -path './share/doc/*') | sed 's|^\./||' | sort >"$work/files-tarball"
-for name in libgdrapi2 libgdrapi-dev libvkgdr gdrcopy-tools; do files deb "$name"; done |
+for name in libgdrapi2 libgdrapi-dev libvkgdr gdrcopy-tools gdrcopy-keep; do files deb "$name"; done |
 	sed -e 's|^/usr/||' -e 's|^lib64/|lib/|' | sort >"$work/files-deb"
 check "the tarball has the files of the packages" same "$work/files-deb" "$work/files-tarball"
 
