@@ -103,9 +103,8 @@ func lookUp(cu *cuda.Driver, ordinal int) (d device, err error) {
 }
 
 type session struct {
-	cuda      *cuda.Driver
-	tentative bool     // at Open, whether any device is able
-	devices   sync.Map // device by ordinal, filled on first use
+	cuda    *cuda.Driver
+	devices sync.Map // device by ordinal, filled on first use
 }
 
 func (s *session) device(ordinal int) (device, error) {
