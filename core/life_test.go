@@ -15,6 +15,8 @@ import (
 	"gdrapi/core/cuda/cudatest"
 	"gdrapi/core/internal/mmio"
 	"gdrapi/core/internal/sys"
+	"gdrapi/core/log"
+	"gdrapi/core/log/logtest"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -257,6 +259,16 @@ func TestLives(t *testing.T) {
 		l.run(c.script)
 		l.end(c.script, 0)
 		require.Equal(t, "open "+c.driver+" close", l.f.asked(), c.script)
+	}
+}
+
+// The log says where a defect is.
+func TestPanicsHaveAStack(t *testing.T) {
+	l := withMemory(t)
+	l.run("pin")
+	for _, script := range []string{"map{panic}=EIO", "map unmap{panic}=EIO"} {
+		lines := logtest.Lines(t, log.Error, func() { l.run(script) })
+		require.Regexp(t, "(?s)^ERR:  internal error, please report it: .*life_test.go", lines)
 	}
 }
 
