@@ -245,6 +245,8 @@ func TestLives(t *testing.T) {
 		// Closed while another call is under way: nothing is lost, or ends twice.
 		{"pin unpin{close,close=CLOSED}", "pin unpin"},
 		{"pin pin pin close{close=CLOSED}", "pin pin pin unpin unpin unpin"},
+		{"pin map unmap{unmap=CLOSED} unmap=CLOSED", "pin map unmap unpin"},
+		{"Map unmap{unmap=CLOSED} unmap=CLOSED", "pin map unmap unpin"},
 		{"pin{close}=CLOSED", "pin unpin"},
 		{"pinFD{close}=CLOSED", "pin unpin"},
 		{"Map{close}=CLOSED", "pin unpin"},
