@@ -392,6 +392,7 @@ var causes = []struct {
 	{"step:gdr_pin_buffer", Fail, "trial", "It failed at gdr_pin_buffer", "Do what the library says."},
 
 	{"GDRCOPY_BACKEND=rm", OK, "environment", "GDRCOPY_BACKEND=rm forces", ""},
+	{"broken GDRCOPY_COPY_IMPL=odd said:ERR:++GDRCOPY_COPY_IMPL+is+odd", Fail, "environment", "The library refuses GDRCOPY_COPY_IMPL=odd. GDRCOPY_COPY_IMPL is odd.", "gdrapi(3)"},
 	{"asked:rm crashes:rm opens:gdrdrv", Fail, "environment", "GDRCOPY_BACKEND=rm forces a backend that does not open here, and gdrdrv would", "takes gdrdrv"},
 
 	{"LD_PRELOAD=/x/libgdrapi.so.2:/x/libtool.so", OK, "preload", "has LD_PRELOAD=/x/libtool.so.", ""},
@@ -415,6 +416,8 @@ var causes = []struct {
 
 	{"", OK, "consumer", "No consumer", ""},
 	{"consumer:UCX,libgdrapi.so.2 UCX_TLS=rc,cuda_copy", Warn, "consumer", "UCX_TLS=rc,cuda_copy leaves it out", "gdr_copy"},
+	{"consumer:UCX+without+its+transport", Warn, "consumer", "UCX (): its transport for libgdrapi, libuct_cuda_gdrcopy.so, is not there.", "--with-gdrcopy"},
+	{"consumer:NCCL,libgdrapi.so", OK, "consumer", "with NCCL_GDRCOPY_ENABLE=1 it takes /usr/lib/libgdrapi.so.2.6.", ""},
 	{"consumer:libfabric", Warn, "consumer", "built without GDRCopy", "a build with GDRCopy"},
 	{"consumer:libfabric,libgdrapi.so FI_HMEM_CUDA_USE_GDRCOPY=False", Warn, "consumer", "FI_HMEM_CUDA_USE_GDRCOPY=false turns it off", "Unset"},
 	{"consumer:DPDK,libgdrapi.so so:x", Warn, "consumer", "wants libgdrapi.so, which the loader does not find", "library-name"},
