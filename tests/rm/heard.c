@@ -8,7 +8,6 @@
  */
 #include "guest/cuda.h"
 
-#include <sys/stat.h>
 
 #define PIECE (2 * MIB)
 #define SMALL 512ul
@@ -32,12 +31,9 @@ static struct counts counted(void)
 {
 	char text[4096], *at = text, *last = NULL;
 	struct counts n = { 0, 0 };
-	struct stat st;
-	ssize_t size;
+	off_t from = lseek(STDERR_FILENO, 0, SEEK_CUR) - (off_t)(sizeof(text) - 1);
+	ssize_t size = pread(STDERR_FILENO, text, sizeof(text) - 1, from > 0 ? from : 0);
 
-	expect_is(fstat(log_fd, &st), 0);
-	st.st_size -= sizeof(text) - 1;
-	size = pread(log_fd, text, sizeof(text) - 1, st.st_size > 0 ? st.st_size : 0);
 	text[size > 0 ? size : 0] = '\0';
 	while ((at = strstr(at, "pins of this process: ")))
 		last = at++;
@@ -51,7 +47,6 @@ static void start(void)
 	if (!backend_is("rm"))
 		skip_case("rm alone hears");
 	needs_doubles("a real driver is not strict");
-	catch_log();
 	setenv("GDRCOPY_LOG_LEVEL", "1", 1);
 	contexts[0] = start_current(&cu);
 	strict = need_symbol("cuda_sim_strict");

@@ -302,25 +302,28 @@ var (
 	skipLine = regexp.MustCompile(`(?m)^.*(# SKIP|--- SKIP).*\n`)
 	badLine  = regexp.MustCompile(`^not ok|^ *--- FAIL|panic|Error|error|ERROR|WARNING: `)
 	goodLine = regexp.MustCompile(`^ok|^ *--- (PASS|SKIP)`)
-	noteLine = regexp.MustCompile(`^# |^(DBG|INFO|WARN|ERR): `)
+	logLine  = regexp.MustCompile(`^(DBG|INFO|WARN|ERR): `)
 )
 
-// failures are the lines that say what failed, n at most, with the notes and the library's log beside each: the last 20 lines
-// since a test before it passed, and those up to the next test that passes.
+// failures are the lines that say what failed, n at most. With each go the last 20 lines of the library's log, and the notes:
+// those since a test before it passed, and those up to the next test that passes.
 func failures(text string, n int) string {
-	var bad, notes []string
+	var bad, notes, log []string
 	failed := false
 	for line := range strings.Lines(text) {
+		note := strings.HasPrefix(line, "# ")
 		switch {
 		case goodLine.MatchString(line):
-			notes, failed = nil, false
-		case noteLine.MatchString(line) && !failed:
-			notes = append(notes, line)
-		case noteLine.MatchString(line):
+			notes, log, failed = nil, nil, false
+		case logLine.MatchString(line):
+			log = append(log, line)
+		case note && failed:
 			bad = append(bad, line)
+		case note:
+			notes = append(notes, line)
 		case badLine.MatchString(line):
-			bad = append(append(bad, notes[max(0, len(notes)-20):]...), line)
-			notes, failed = nil, true
+			bad = append(slices.Concat(bad, notes, log[max(0, len(log)-20):]), line)
+			notes, log, failed = nil, nil, true
 		}
 	}
 	return strings.Join(bad[:min(n, len(bad))], "")

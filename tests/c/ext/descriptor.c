@@ -565,7 +565,6 @@ static void of_cuda_that_is_no_buffer(void)
 	gdr_mh_t mh;
 	void *pool;
 
-	catch_log();
 	start(0);
 	g = open_or_fail();
 	fd = host_memory();
@@ -676,7 +675,6 @@ static void prepare_labels(void)
 	cu_ptr p;
 	int fd;
 
-	catch_log();
 	start(0);
 	g = open_or_fail();
 	p = make_vmm(&cu, (size_t[]){ OBJECT }, 1);

@@ -209,7 +209,6 @@ static void of_another(void)
 	cu_ptr p;
 	int fd;
 
-	catch_log();
 	with_context();
 	give = need_symbol("cuMemExportToShareableHandle");
 	range = need_symbol("cuMemGetHandleForAddressRange");

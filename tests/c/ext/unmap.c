@@ -81,7 +81,6 @@ static void once(void)
 /* The mapping stays as it is, and a later unmap may end it. */
 static void refused(void)
 {
-	catch_log();
 	g = open_with_context();
 	make_buffer(g, &b, BYTES);
 	for (int i = 0; i < 3; i++) {
@@ -106,7 +105,6 @@ static void stays(void *closes)
 	cu_ptr p;
 	void *va;
 
-	catch_log();
 	g = open_or_fail();
 	start_current(&cu);
 	expect_is(cu.mem_alloc(&p, BYTES), 0);

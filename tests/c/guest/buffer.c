@@ -7,7 +7,7 @@ gdr_t open_or_fail(void)
 	gdr_t g = gdr_open();
 
 	if (!g)
-		note("gdr_open: %s; GDRCOPY_ENABLE_LOGGING=1 shows why", strerror(errno));
+		note("gdr_open: %s", strerror(errno));
 	expect(g != NULL);
 	return g;
 }

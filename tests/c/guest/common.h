@@ -174,9 +174,9 @@ long rss_kib(void);
 /* A sandbox, in all threads: that system call is EPERM. */
 void refuse_call(unsigned int number);
 
-/* From here on standard error goes to a file that logged() reads. */
-void catch_log(void);
+/* Whether the library's log has that: standard error, which is a file in a case (main.c), from catch_log() on if that was called. */
 bool logged(const char *what);
+void catch_log(void);
 
 /* Opens the library; without a backend no case can go on. */
 gdr_t open_or_fail(void);
