@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""One rank a GPU, a process each: NCCL all-reduces whose sums are checked.
+"""One rank a GPU, a process each: NCCL all-reduces whose sums are checked, and how long they take back to back.
 
 docs/measurements.md says with which environment NCCL uses this library for them."""
 import os
+import statistics
 import sys
+import time
 
 import torch
 import torch.distributed as dist
@@ -11,6 +13,7 @@ import torch.multiprocessing as mp
 
 SIZES = (1, 7, 1024, 65536, 1 << 20, 1 << 24)  # floats
 ROUNDS = 5
+TIMED = (8, 4096, 65536, 1 << 20, 4 << 20)  # bytes
 
 
 def rank(r, n):
@@ -25,9 +28,23 @@ def rank(r, n):
             want = sum(k + 1 + i for k in range(n))
             wrong += int((t != want).sum().item())
     print(f"rank {r}: {len(SIZES) * ROUNDS} all-reduces, {wrong} elements wrong", flush=True)
+    medians = {size: round(statistics.median(back_to_back(size) for _ in range(6))) for size in TIMED}
+    if not r:
+        print("; ".join(f"{size} B {us} us" for size, us in medians.items()), flush=True)
     dist.destroy_process_group()
     if wrong:
         sys.exit(1)
+
+
+def back_to_back(size):
+    """us of one of 200."""
+    t = torch.ones(size // 4, device="cuda")
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(200):
+        dist.all_reduce(t)
+    torch.cuda.synchronize()
+    return (time.perf_counter() - start) / 200 * 1e6
 
 
 if __name__ == "__main__":
