@@ -152,12 +152,15 @@ def test_two_that_find_nothing(store, keeper, make, serves):
     assert second.poll() is None
 
 
-def test_a_loader_that_is_killed(store, keeper):
+def test_a_loader_that_is_killed(store, keeper, monkeypatch):
     program = "import sys\nfrom gdrapi import keep\nprint(keep.Store(sys.argv[1]).take('llama', 'v1'), flush=True)\nsys.stdin.read()"
     loader = subprocess.Popen([sys.executable, "-c", program, keeper.path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert loader.stdout.readline() == "None\n"
     with pytest.raises(TimeoutError, match="llama@v1.*load.*process %d" % loader.pid):
         store.take("llama", "v1", timeout=0.1)
+    monkeypatch.setattr(keep, "_PATIENCE", 2)
+    with pytest.raises(TimeoutError, match="process %d" % loader.pid):  # it is not taken for a stopped keeper
+        store.take("llama", "v1", timeout=3)
     loader.kill()
     loader.communicate()
     assert store.take("llama", "v1") is None
@@ -165,7 +168,7 @@ def test_a_loader_that_is_killed(store, keeper):
 
 def test_in_one_process_again_and_the_memory_itself(store, cuda, make, segment):
     several, = segment(2 << 20, 4 << 20, 2 << 20).arrays((1 << 20, 6 << 20))
-    arrays = {"one": make(shape=(4, 256)), "two": make(shape=(100,), typestr="|u1"), "several": several}
+    arrays = {"one": make(shape=(4, 256)), "two": make(shape=(100,), typestr="|u1"), "several" * 100000: several}  # a long table, too
     for number, array in enumerate((arrays["one"], arrays["two"])):
         array.put(bytes([number + 3]) * array.nbytes)
     store.keep("llama", arrays, "v1")
@@ -201,6 +204,27 @@ def test_a_keeper_that_is_stopped(store, keeper, monkeypatch):
     with pytest.raises(TimeoutError, match="%s does not answer: it may be stopped" % keeper.path):
         store.take("llama", "v1", timeout=0.1)
     keeper.process.send_signal(signal.SIGCONT)
+
+
+def test_a_keeper_whom_many_ask(tmp_path, monkeypatch):
+    path, before = str(tmp_path / "other"), []
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(path)
+        other.listen(0)
+        with pytest.raises(BlockingIOError):
+            while True:
+                before.append(socket.socket(socket.AF_UNIX))
+                before[-1].setblocking(False)
+                before[-1].connect(path)
+        monkeypatch.setattr(keep.time, "sleep", lambda seconds: other.accept()[0].close())
+        keep._Talk(path).close()
+        monkeypatch.setattr(keep, "_PATIENCE", 0)
+        monkeypatch.setattr(keep.time, "sleep", lambda seconds: None)
+        with pytest.raises(OSError, match="no keeper serves " + path):
+            while True:
+                before.append(keep._Talk(path))
+    for one in before:
+        one.close()
 
 
 def test_gpus_by_their_uuids(store, cuda, make, monkeypatch):
