@@ -185,3 +185,35 @@ func TestPinOfAskedMemory(t *testing.T) {
 		}
 	}
 }
+
+// Before a proof nobody believes that memory is gone.
+func TestPinOfGoneMemory(t *testing.T) {
+	sim := cudatest.Need(t)
+	for _, v := range []verdict{right, wrong} {
+		s, _ := (&told{looks: []string{"x"}}).open(t, v, nil)
+		process.proven.Store(false)
+		_ = sim.Called()
+		_, err := s.Pin(backend.PinRequest{Addr: firstPage, Size: gpuPage})
+		require.ErrorIs(t, err, unix.EINVAL)
+		require.Equal(t, v == wrong, slices.Contains(sim.Called(), "cuPointerGetAttributes"))
+	}
+}
+
+func TestPinForcesPCIe(t *testing.T) {
+	cudatest.Need(t)
+	for _, coherent := range []bool{false, true} {
+		s, made := (&told{looks: []string{"A"}}).open(t, right, func() bool { return false })
+		g, err := s.gpuAt(0)
+		require.NoError(t, err)
+		g.coherent = coherent
+		p, err := s.Pin(backend.PinRequest{Addr: firstPage, Size: gpuPage, Skip: gpuPage, Flags: backend.PinForcePCIe})
+		if coherent {
+			require.ErrorIs(t, err, unix.EINVAL)
+			require.Empty(t, *made)
+			continue
+		}
+		require.NoError(t, err)
+		require.NoError(t, p.Unpin())
+		require.Equal(t, "+A-A", *made)
+	}
+}
