@@ -21,6 +21,9 @@ type told struct {
 	deaf
 	looks   []string
 	dropped int
+	ends    uint64  // one more at each look at unheard memory
+	learned []Heard // each with the Ends of its Hearing as the number
+	size    uint64  // of each object
 }
 
 const firstPage = 7 << 32
@@ -38,7 +41,8 @@ func (t *told) At(uint64, uint64) (h Hearing, entries []Heard) {
 		case 'x':
 			return Hearing{Gone: true}, nil
 		case '-':
-			return Hearing{}, nil
+			t.ends++
+			return Hearing{Ends: t.ends}, nil
 		case 'a':
 			e.Object = 'A'
 		case 'B':
@@ -59,6 +63,11 @@ func (t *told) Keep(e Heard) {
 	if e.Parent == 0 {
 		t.dropped++
 	}
+}
+
+func (t *told) Learn(h Hearing, e Heard) {
+	e.Number = h.Ends
+	t.learned = append(t.learned, e)
 }
 
 // Watch is an export whose request names an object.
@@ -87,6 +96,13 @@ func (t *told) open(test *testing.T, v verdict, refuses func() bool) (s *session
 			d.object = d.objectSource
 		case nrFree:
 			*made += fmt.Sprintf("-%c", (*freeArgs)(arg).object)
+		case nrControl:
+			args := (*controlArgs)(arg)
+			if args.command != controlSurfaceInfo {
+				return unix.EPERM
+			}
+			list := (*surfaceInfo)(sys.Pointer(uintptr(args.params)))
+			(*surfaceItem)(sys.Pointer(uintptr(list.list))).data = uint32(t.size / surfacePage)
 		default:
 			return unix.EPERM
 		}
@@ -183,6 +199,47 @@ func TestPinOfAskedMemory(t *testing.T) {
 		if !frees {
 			sim.Must("cuMemFree_v2", uintptr(addr))
 		}
+	}
+}
+
+// What CUDA was asked for is heard from then on, unless something has ended since the question began.
+func TestAskedMemoryIsLearned(t *testing.T) {
+	sim := cudatest.Need(t)
+	addr := sim.MemAlloc(0, 1<<20)
+	ears := &told{looks: []string{"-"}}
+	s, made := ears.open(t, right, func() bool { return false })
+	p, err := s.Pin(backend.PinRequest{Addr: addr, Size: gpuPage})
+	require.NoError(t, err)
+	i, err := p.Info()
+	require.NoError(t, err)
+	require.Equal(t, []Heard{{Base: i.VA, End: i.VA + i.MappedSize, Client: 5, Object: 'W', Number: 2}}, ears.learned)
+	require.NoError(t, p.Unpin())
+	require.Equal(t, "+W-W", *made)
+}
+
+// A pin may end past its allocation, but not past the object.
+func TestPinPastTheEnd(t *testing.T) {
+	sim := cudatest.Need(t)
+	addr := sim.MemAlloc(0, 1<<20)
+	for size, want := range map[uint64]string{2 << 20: "+W", 2<<20 - gpuPage: "+W-W"} {
+		ears := &told{looks: []string{"-"}, size: size}
+		s, made := ears.open(t, right, func() bool { return false })
+		p, err := s.Pin(backend.PinRequest{Addr: addr, Size: 2 << 20, Tail: 1 << 20})
+		require.Equal(t, want, *made)
+		if want == "+W" {
+			require.NoError(t, err)
+			require.NoError(t, p.Unpin())
+		} else {
+			require.ErrorIs(t, err, unix.EINVAL)
+		}
+	}
+}
+
+func TestExtentOfAnEntry(t *testing.T) {
+	e := Heard{Base: firstPage, End: firstPage + 4*gpuPage, Offset: 3 * gpuPage, Client: 5, Object: 6}
+	for _, c := range []struct{ first, end, offset, pages int }{{0, 4, 3, 4}, {1, 3, 4, 2}, {-1, 1, 3, 1}, {3, 9, 6, 1}} {
+		want := extent{client: 5, from: 6, offset: uint64(c.offset) * gpuPage, length: uint64(c.pages) * gpuPage}
+		require.Equal(t, want, e.extent(uint64(firstPage+c.first*gpuPage), uint64(firstPage+c.end*gpuPage)))
 	}
 }
 
