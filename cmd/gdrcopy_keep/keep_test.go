@@ -65,6 +65,7 @@ func TestOneLoads(t *testing.T) {
 	require.Equal(t, "EBUSY", r.Errno)
 	require.Contains(t, r.Text, fmt.Sprintf("m@: loading by [process %d ", first.Process.Pid))
 	first.kill()
+	require.Empty(t, k.states())
 	_, r = k.dial().take("m", secondFD, load)
 	require.True(t, r.Load)
 	require.Equal(t, "EBUSY", k.dial().put("m", 0, third, fds).Errno)

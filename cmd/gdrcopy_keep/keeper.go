@@ -199,11 +199,13 @@ func (k *keeper) fits(what string, count, margin int) error {
 	return nil
 }
 
-// list is about all sets.
+// list is about all sets, and all that are loaded.
 func (k *keeper) list() []set {
 	list := []set{}
 	for _, s := range k.sets {
-		list = append(list, s.about())
+		if about := s.about(); s.Count > 0 || len(about.Holders) > 0 {
+			list = append(list, about)
+		}
 	}
 	slices.SortFunc(list, func(a, b set) int { return cmp.Compare(a.key(), b.key()) })
 	return list
