@@ -231,6 +231,7 @@ func TestSockets(t *testing.T) {
 	ask := func(args ...string) int {
 		return run(append(args[:1:1], append([]string{k.path}, args[1:]...)...), io.Discard, io.Discard)
 	}
+	require.Contains(t, fails(""), "name one")
 	require.Contains(t, fails(k.path), "a living keeper's")
 	must(0, k.Process.Signal(unix.SIGSTOP))
 	require.Contains(t, fails(k.path), "a living keeper's")
@@ -254,6 +255,8 @@ func TestSockets(t *testing.T) {
 	again.dial().put("m@1", 0, pidfd, fds)
 	again.dial().put("m@2", 0, pidfd, fds)
 	var out bytes.Buffer
+	require.Equal(t, 0, run([]string{"check", k.path}, &out, io.Discard))
+	require.Empty(t, out.String())
 	require.Equal(t, 0, run([]string{"list", k.path}, &out, io.Discard))
 	require.Contains(t, out.String(), `"name":"m","version":"2"`)
 	require.Equal(t, 4, ask("drop", "m@3"))

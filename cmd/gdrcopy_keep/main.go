@@ -113,6 +113,9 @@ func ask(command, path, which string) (string, error) {
 		return "", &reply.refusal
 	}
 	text := ""
+	if command == "check" {
+		return text, nil
+	}
 	for _, set := range append(reply.Sets, reply.Dropped...) {
 		text += string(set) + "\n"
 	}

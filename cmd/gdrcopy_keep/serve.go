@@ -94,6 +94,13 @@ func listen(named map[string]int, path, group string) (*net.UnixListener, error)
 		}
 		slog.Warn("systemd gave what is no socket to listen on", "name", name)
 	}
+	if path == "" {
+		return nil, errors.New("systemd gave no socket: name one")
+	}
+	path, err := filepath.Abs(path) // a name with @ first would be of no file
+	if err != nil {
+		return nil, err
+	}
 	folder, err := os.Open(filepath.Dir(path))
 	if err != nil {
 		return nil, err
