@@ -24,6 +24,7 @@ type told struct {
 	ends    uint64  // one more at each look at unheard memory
 	learned []Heard // each with the Ends of its Hearing as the number
 	size    uint64  // of each object
+	lost    bool    // the driver does not know the client
 }
 
 const firstPage = 7 << 32
@@ -98,6 +99,10 @@ func (t *told) open(test *testing.T, v verdict, refuses func() bool) (s *session
 			*made += fmt.Sprintf("-%c", (*freeArgs)(arg).object)
 		case nrControl:
 			args := (*controlArgs)(arg)
+			if t.lost {
+				args.status = statusInvalidClient
+				return nil
+			}
 			if args.command != controlSurfaceInfo {
 				return unix.EPERM
 			}
@@ -118,7 +123,7 @@ func (t *told) open(test *testing.T, v verdict, refuses func() bool) (s *session
 	process.ordinals.Store(&map[uint32]int{1: 0, 2: 1, 3: 2})
 	process.proven.Store(true)
 	test.Cleanup(func() {
-		require.NoError(test, sys.Close(fd))
+		require.NoError(test, sys.CloseOwn(fd, file))
 		process.client, process.holders = nil, 0
 		process.devices.Store(0)
 		process.ordinals.Store(nil)
@@ -272,5 +277,42 @@ func TestPinForcesPCIe(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, p.Unpin())
 		require.Equal(t, "+A-A", *made)
+	}
+}
+
+// The last session that holds the client closes it. A client that the host has closed is abandoned.
+func TestHold(t *testing.T) {
+	cudatest.NeedRaw(t)
+	if unix.Access(controlPath, unix.F_OK) == nil {
+		t.Skipf("%s exists here", controlPath)
+	}
+	ears := &told{}
+	s, _ := ears.open(t, right, nil)
+	c, other := s.client, new(session)
+	for _, of := range []*session{s, other, s, other} {
+		got, err := of.hold()
+		require.NoError(t, err)
+		require.Same(t, c, got)
+	}
+	require.Equal(t, 2, process.holders)
+	require.NoError(t, s.Close())
+	require.True(t, c.file.IsStill(c.fd))
+	require.NoError(t, other.Close())
+	require.False(t, c.file.IsStill(c.fd))
+	require.Nil(t, process.client)
+
+	for _, closes := range []bool{false, true} { // else only the driver shows it
+		s, _ := ears.open(t, right, nil)
+		ears.lost = !closes
+		of := new(session)
+		if closes {
+			of = s
+			require.NoError(t, sys.Close(s.client.fd))
+		}
+		_, err := of.hold()
+		require.ErrorIs(t, err, unix.ENOENT, "there is no driver to make another client of")
+		require.Nil(t, process.client)
+		require.Zero(t, process.holders)
+		require.NoError(t, s.Close())
 	}
 }
