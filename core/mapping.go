@@ -82,7 +82,7 @@ func (m *Mapping) Close() error {
 		return err
 	}
 	err := b.unmap()
-	if m.owner || b.settle() {
+	if b.settle() {
 		err = b.end(err)
 	}
 	return err

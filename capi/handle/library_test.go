@@ -144,6 +144,13 @@ func TestHandleOfAClosedDevice(t *testing.T) {
 	next, err := l.table.alloc()
 	require.NoError(t, err)
 	require.Equal(t, h.index(), next.index(), "the handle's place is free")
+	l.table.release(next)
+	_, err = l.giveHandle(b)
+	require.ErrorIs(t, err, core.ErrClosed)
+	require.Zero(t, named[*core.Buffer](l))
+	again, err := l.table.alloc()
+	require.NoError(t, err)
+	require.Equal(t, h.index(), again.index(), "so is a buffer's")
 }
 
 // named counts the objects of a kind that have a handle.
