@@ -35,9 +35,7 @@ func serve(path, group string) error {
 		return errors.New("user 65534 is no user of its own in this user namespace: run as another one")
 	}
 	var limit unix.Rlimit // whose soft one Go's runtime has raised
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		return err
-	}
+	unix.Getrlimit(unix.RLIMIT_NOFILE, &limit)
 	// Sets are numbered from the clock on, so that a keeper that lost all does not give the numbers of the last one.
 	k := &keeper{limit: int(min(limit.Cur, 1<<30)), sets: map[string]*set{}, clients: map[*client]bool{}, lastSet: time.Now().UnixMilli()}
 	named, ok := inherited()
@@ -69,7 +67,7 @@ func serve(path, group string) error {
 		}
 	}()
 	if err := notify("READY=1"); err != nil {
-		return err
+		return fmt.Errorf("NOTIFY_SOCKET: %w", err)
 	}
 	<-end
 	return nil
@@ -89,10 +87,10 @@ func (l lines) Write(line []byte) (int, error) {
 // listen takes systemd's socket, or makes one at path.
 func listen(named map[string]int, path, group string) (*net.UnixListener, error) {
 	for name, fd := range named {
-		if listener, err := net.FileListener(os.NewFile(uintptr(fd), name)); err == nil {
+		if listener, _ := net.FileListener(os.NewFile(uintptr(fd), name)); listener != nil && listener.Addr().Network() == "unix" {
 			return listener.(*net.UnixListener), nil
 		}
-		slog.Warn("systemd gave what is no socket to listen on", "name", name)
+		slog.Warn("systemd gave what is no stream socket of AF_UNIX to listen on", "name", name)
 	}
 	if path == "" {
 		return nil, errors.New("systemd gave no socket: name one")
@@ -110,8 +108,8 @@ func listen(named map[string]int, path, group string) (*net.UnixListener, error)
 	if err := unix.Flock(int(folder.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return nil, fmt.Errorf("%s is locked, as by a keeper that starts: %w", folder.Name(), err)
 	}
-	if file, err := os.Lstat(path); err == nil && file.Mode().Type() != os.ModeSocket {
-		return nil, fmt.Errorf("%s is there, and is no socket", path)
+	if file, err := os.Lstat(path); path == "" || err == nil && file.Mode().Type() != os.ModeSocket {
+		return nil, fmt.Errorf("%q is no socket, and is not replaced", path)
 	}
 	if end, err := net.DialTimeout("unix", path, time.Second); err == nil {
 		end.Close()
@@ -127,9 +125,9 @@ func listen(named map[string]int, path, group string) (*net.UnixListener, error)
 	if found, err := user.LookupGroup(group); err == nil {
 		group = found.Gid
 	}
-	gid, err := strconv.Atoi(group)
+	gid, err := strconv.ParseUint(group, 10, 31)
 	if err != nil {
 		return nil, fmt.Errorf("there is no group %q", group)
 	}
-	return listener, errors.Join(os.Chown(path, -1, gid), os.Chmod(path, 0o660))
+	return listener, errors.Join(os.Chown(path, -1, int(gid)), os.Chmod(path, 0o660))
 }
