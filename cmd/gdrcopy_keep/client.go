@@ -24,6 +24,7 @@ type client struct {
 	pid   int32
 	uid   uint32
 	came  []int // descriptors that nobody has adopted
+	lost  bool  // where the next message begins
 	taken set   // what it gets
 	given int   // of that
 }
@@ -47,7 +48,7 @@ func (k *keeper) converse(end conn, anyone bool) {
 	k.clients[c] = true
 	var r request
 	err := c.admit(anyone)
-	for err == nil {
+	for err == nil && !c.lost {
 		r = request{}
 		if err = c.hear(&r, maxFDs); err == nil {
 			err = c.tell(&r, c.do(&r))
@@ -66,7 +67,8 @@ func (c *client) tell(r *request, err error) error {
 	if err == nil || err == io.EOF {
 		return err
 	}
-	slog.Warn("failed", "op", r.Op, "name", r.Name, "version", r.Version, "error", err, "pid", c.pid, "uid", c.uid)
+	text := func(any string) string { return fmt.Sprintf("%.128s", any) } // not a whole message
+	slog.Warn("failed", "op", text(r.Op), "name", text(r.Name), "version", text(r.Version), "error", err, "pid", c.pid, "uid", c.uid)
 	var no *refusal
 	if !errors.As(err, &no) {
 		return io.EOF
@@ -96,16 +98,13 @@ func (c *client) hear(r *request, max int) error {
 	c.mu.Unlock()
 	fds, err := c.receive(r, max)
 	c.mu.Lock()
-	c.came = append(c.came, fds...)
+	c.came, c.lost = append(c.came, fds...), err != nil
 	return err
 }
 
 // admit refuses users other than root and the keeper's, unless it is for the socket's mode to do so.
 func (c *client) admit(anyone bool) error {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return err
-	}
+	raw, _ := c.SyscallConn() // c is open
 	raw.Control(func(fd uintptr) { c.fd = int(fd) })
 	peer, err := unix.GetsockoptUcred(c.fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 	if err != nil {
@@ -139,8 +138,8 @@ var names = regexp.MustCompile(`^[^@\pC\p{Zl}\p{Zp}]{1,128}@[^\pC\p{Zl}\p{Zp}]{0
 
 // check refuses a put or take with a wrong name, or without a pidfd.
 func (c *client) check(r *request) error {
-	if strings.Contains(r.Name, "@") || !names.MatchString(r.key()) || !names.MatchString("gpu@"+r.GPU) {
-		return refuse("EINVAL", "a name, without @, a version and a gpu are at most 128 printable characters")
+	if strings.Contains(r.Name, "@") || !names.MatchString(r.key()) || !names.MatchString("gpu@"+r.GPU) || len(r.Table) > maxMessage-4096 {
+		return refuse("EINVAL", "a name, without @, a version and a gpu are at most 128 printable characters, a table 16 MiB less 4 KiB")
 	}
 	if len(c.came) == 0 { // Linux 6.5 has the client's own
 		if fd, err := unix.GetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_PEERPIDFD); err == nil {

@@ -202,6 +202,20 @@ func TestNonsense(t *testing.T) {
 	require.Equal(t, "EINVAL", k.dial().put("n", 0, pidfd, nil).Errno)
 	require.Equal(t, "EBADF", k.dial().put("n", 0, fds[0], fds).Errno)
 	require.Equal(t, "EMSGSIZE", k.dial().put(strings.Repeat("a", maxMessage), 0, pidfd, fds).Errno)
+	require.Less(t, len(k.dial().ask(answer{"op": strings.Repeat("<", 1<<20)}).Text), 1<<15)
+	table, put := strings.Repeat("<", maxMessage-4097), answer{"op": "put", "count": 1}
+	for put["table"] = table; k.dial().ask(of("n", put), pidfd).Errno == "EINVAL"; {
+		put["table"] = table[1:]
+	}
+	c := k.dial()
+	c.ask(of("n", put), pidfd)
+	kept := c.ask(answer{"op": "fds"}, fds[0])
+	require.Len(t, c.ask(of("n", answer{"set": kept.Number}), pidfd).Table, maxMessage-4096)
+	c.ask(of("n", answer{"op": "drop"}))
+	c.ask(of("n", put), pidfd)
+	require.Equal(t, "EPROTO", c.ask(answer{"op": "fds"}, fds...).Errno)
+	_, err := c.receive(new(reply), 0)
+	require.Error(t, err) // no answer to the rest of what was not understood
 	require.Equal(t, "m@ held 3\n", k.states())
 	got, _ := k.dial().take("m", pidfd, answer{"set": number})
 	require.Equal(t, texts, got)
@@ -248,6 +262,7 @@ func TestSockets(t *testing.T) {
 	again := prepared(t, "")
 	again.Args[len(again.Args)-1], again.path = k.path, k.path
 	again.serve()
+	require.Contains(t, fails(""), "is no socket")
 	require.Equal(t, os.FileMode(0o600), must(os.Stat(k.path)).Mode().Perm())
 
 	fds, _ := files("a", 1)

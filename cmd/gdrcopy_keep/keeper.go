@@ -201,6 +201,7 @@ func (k *keeper) fits(what string, count, margin int) error {
 
 // list is about all sets, and all that are loaded.
 func (k *keeper) list() []set {
+	k.save() // which forgets who has ended
 	list := []set{}
 	for _, s := range k.sets {
 		if about := s.about(); s.Count > 0 || len(about.Holders) > 0 {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -27,7 +28,7 @@ type refusal struct {
 func (r *refusal) Error() string { return r.Text }
 
 func refuse(errno, format string, args ...any) error {
-	return &refusal{errno, fmt.Sprintf(format, args...)}
+	return &refusal{errno, fmt.Sprintf("%.9999s", fmt.Sprintf(format, args...))}
 }
 
 // A conn is an end of a conversation, whose messages docs/keep.md has.
@@ -35,13 +36,14 @@ type conn struct{ *net.UnixConn }
 
 // send sends v. The descriptors stay open here.
 func (c conn) send(v any, fds ...int) error {
-	body, err := json.Marshal(v)
-	if err != nil {
-		return err
-	}
+	buffer, n := bytes.NewBuffer(make([]byte, 4)), 0
+	encoder := json.NewEncoder(buffer)
+	encoder.SetEscapeHTML(false) // a table has the length with which it came
+	encoder.Encode(v)
+	message := buffer.Bytes()
+	binary.LittleEndian.PutUint32(message, uint32(len(message)-4))
 	c.SetWriteDeadline(time.Now().Add(patience))
-	message, n := append(binary.LittleEndian.AppendUint32(nil, uint32(len(body))), body...), 0
-	err = patiently(func() error {
+	err := patiently(func() (err error) {
 		n, _, err = c.WriteMsgUnix(message, unix.UnixRights(fds...), nil)
 		return err
 	})
@@ -85,8 +87,8 @@ func (c conn) receive(v any, max int) (fds []int, err error) {
 		if data = append(data, part[:n]...); size == 4 && len(data) == 4 {
 			size += int(binary.LittleEndian.Uint32(data))
 		}
-		if size > maxMessage {
-			return fds, refuse("EMSGSIZE", "a message of %d bytes came; %d may", size, maxMessage)
+		if size > 4+maxMessage {
+			return fds, refuse("EMSGSIZE", "a message of %d bytes came; %d may", size-4, maxMessage)
 		}
 	}
 	if err := json.Unmarshal(data[4:], v); err != nil {
