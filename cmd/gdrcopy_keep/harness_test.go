@@ -129,8 +129,9 @@ func (p *process) dial() conn {
 
 // states are a line for each set.
 func (p *process) states() string {
-	text := ""
-	for _, s := range p.dial().ask(answer{"op": "list"}).Sets {
+	text, c := "", p.dial()
+	defer c.Close()
+	for _, s := range c.ask(answer{"op": "list"}).Sets {
 		text += fmt.Sprintln(s.key(), s.State, s.Count)
 	}
 	return text

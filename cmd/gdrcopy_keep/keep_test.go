@@ -102,6 +102,11 @@ func rank(path, name string) {
 	k := &process{path: path}
 	c, pidfd := k.dial(), must(unix.PidfdOpen(os.Getpid(), 0))
 	fds, texts := files(name, 600)
+	// More than the user may have in flight is, for a while.
+	pair := must(unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM, 0))
+	for unix.Sendmsg(pair[0], []byte("x"), unix.UnixRights(fds[:maxFDs]...), nil, unix.MSG_DONTWAIT) == nil {
+	}
+	time.AfterFunc(100*time.Millisecond, func() { closeAll(pair[:]) })
 	r := c.put(name, 0, pidfd, fds)
 	closeAll(fds)
 	if r.Text == "" {
@@ -155,7 +160,7 @@ func TestNoLeak(t *testing.T) {
 	k := serving(t, "")
 	open := func() int { return len(must(os.ReadDir(fmt.Sprintf("/proc/%d/fd", k.Process.Pid)))) }
 	fds, texts := files("a", 2)
-	_, pidfd := sleeper(t)
+	holder, pidfd := sleeper(t)
 	before, set := 0, int64(0)
 	for i := range 10000 {
 		c := k.dial()
@@ -168,6 +173,8 @@ func TestNoLeak(t *testing.T) {
 		}
 	}
 	k.until(func() bool { return open() <= before })
+	holder.kill()
+	k.until(func() bool { return k.states() == "m@ kept 2\n" && open() < before })
 }
 
 func TestNonsense(t *testing.T) {
@@ -199,7 +206,16 @@ func TestNonsense(t *testing.T) {
 	for _, name := range []string{"", "a\nb", "a\u2028b", strings.Repeat("a", 129), "m@a\nb"} {
 		require.Equal(t, "EINVAL", k.dial().put(name, 0, pidfd, fds).Errno, "%q", name)
 	}
-	require.Equal(t, "EINVAL", k.dial().put("n", 0, pidfd, nil).Errno)
+	c := k.dial()
+	require.Equal(t, "EINVAL", c.put("n", 0, pidfd, nil).Errno)
+	other, otherTexts := files("b", 3)
+	otherNumber := k.dial().put("o", 0, pidfd, other).Number
+	require.Equal(t, "EINVAL", c.put("n", 0, pidfd, nil).Errno) // closes nothing of the others'
+	gotOther, _ := k.dial().take("o", pidfd, answer{"set": otherNumber})
+	require.Equal(t, otherTexts, gotOther)
+	k.dial().ask(of("o", answer{"op": "drop"}))
+	require.Equal(t, 1, c.ask(of("n", answer{"op": "put", "count": 1}), pidfd).Want)
+	require.Equal(t, "EPROTO", c.ask(answer{"op": "fds"}, fds[:2]...).Errno)
 	require.Equal(t, "EBADF", k.dial().put("n", 0, fds[0], fds).Errno)
 	require.Equal(t, "EMSGSIZE", k.dial().put(strings.Repeat("a", maxMessage), 0, pidfd, fds).Errno)
 	require.Less(t, len(k.dial().ask(answer{"op": strings.Repeat("<", 1<<20)}).Text), 1<<15)
@@ -207,7 +223,7 @@ func TestNonsense(t *testing.T) {
 	for put["table"] = table; k.dial().ask(of("n", put), pidfd).Errno == "EINVAL"; {
 		put["table"] = table[1:]
 	}
-	c := k.dial()
+	c = k.dial()
 	c.ask(of("n", put), pidfd)
 	kept := c.ask(answer{"op": "fds"}, fds[0])
 	require.Len(t, c.ask(of("n", answer{"set": kept.Number}), pidfd).Table, maxMessage-4096)

@@ -97,6 +97,7 @@ is "what is installed, with its modes" "$(listed "$first")" "$(
 		for p in cmake/gdrapi/gdrapi-config.cmake cmake/gdrapi/gdrapi-config-version.cmake pkgconfig/gdrapi.pc pkgconfig/vkgdr.pc; do echo "-rw-r--r-- lib/$p"; done
 		for p in libgdrapi.so.2.6 libvkgdr.so; do echo "-rwxr-xr-x lib/$p"; done
 		printf 'lrwxrwxrwx lib/%s\n' 'libgdrapi.so libgdrapi.so.2' 'libgdrapi.so.2 libgdrapi.so.2.6'
+		for p in packaging/gdrcopy-keep@*; do echo "-rw-r--r-- lib/systemd/system/${p##*/}"; done
 		echo "-rw-r--r-- share/gdrapi/gdrapi.supp"
 		listed docs/man | sed -e 's|^-[^ ]*|-rw-r--r--|' -e 's| man| share/man/man|'
 	} | sort -k 2)"
