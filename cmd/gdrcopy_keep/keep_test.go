@@ -6,6 +6,7 @@ import (
 	"io"
 	"math/rand"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -173,8 +174,18 @@ func TestNoLeak(t *testing.T) {
 		}
 	}
 	k.until(func() bool { return open() <= before })
+	pidfds := func() (n int) {
+		links := must(filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", k.Process.Pid)))
+		for _, link := range links {
+			if file, _ := os.Readlink(link); strings.Contains(file, "pidfd") {
+				n++
+			}
+		}
+		return n
+	}
+	require.Equal(t, 1, pidfds())
 	holder.kill()
-	k.until(func() bool { return k.states() == "m@ kept 2\n" && open() < before })
+	k.until(func() bool { return k.states() == "m@ kept 2\n" && pidfds() == 0 })
 }
 
 func TestNonsense(t *testing.T) {
