@@ -87,8 +87,9 @@ func (t *told) open(test *testing.T, v verdict, refuses func() bool) (s *session
 	made = new(string)
 	c := &client{fd: fd, file: file, root: 9}
 	c.ioctl = func(_ int, code uint32, arg unsafe.Pointer) error {
-		switch d := (*dupArgs)(arg); code & 0xff {
+		switch code & 0xff {
 		case nrDup:
+			d := (*dupArgs)(arg)
 			if refuses() {
 				d.status = statusInvalidObject
 				return nil
