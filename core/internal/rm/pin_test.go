@@ -2,6 +2,8 @@ package rm
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -25,14 +27,15 @@ type told struct {
 	learned []Heard // each with the Ends of its Hearing as the number
 	size    uint64  // of each object
 	lost    bool    // the driver does not know the client
+	stopped int
 }
 
 const firstPage = 7 << 32
 
 // At has a letter for each page: a memory, x if its end was heard, - if it is unheard. A and B lie in one object, behind
 // each other; a is A freed and made anew. C's owner does not answer, D is another GPU's, and G is one's without memory
-// of its own.
-func (t *told) At(uint64, uint64) (h Hearing, entries []Heard) {
+// of its own. O is all of the range.
+func (t *told) At(first, end uint64) (h Hearing, entries []Heard) {
 	look := t.looks[0]
 	t.looks = t.looks[min(1, len(t.looks)-1):]
 	for i, c := range look {
@@ -44,6 +47,8 @@ func (t *told) At(uint64, uint64) (h Hearing, entries []Heard) {
 		case '-':
 			t.ends++
 			return Hearing{Ends: t.ends}, nil
+		case 'O':
+			e.Base, e.End = first, end
 		case 'a':
 			e.Object = 'A'
 		case 'B':
@@ -65,6 +70,8 @@ func (t *told) Keep(e Heard) {
 		t.dropped++
 	}
 }
+
+func (t *told) Stop() { t.stopped++ }
 
 func (t *told) Learn(h Hearing, e Heard) {
 	e.Number = h.Ends
@@ -109,6 +116,9 @@ func (t *told) open(test *testing.T, v verdict, refuses func() bool) (s *session
 			}
 			list := (*surfaceInfo)(sys.Pointer(uintptr(args.params)))
 			(*surfaceItem)(sys.Pointer(uintptr(list.list))).data = uint32(t.size / surfacePage)
+		case nrMapMemory:
+			(*mapArgs)(arg).flags = 2<<15 | 2<<23
+		case nrUnmapMemory:
 		default:
 			return unix.EPERM
 		}
@@ -279,6 +289,24 @@ func TestPinForcesPCIe(t *testing.T) {
 		require.NoError(t, p.Unpin())
 		require.Equal(t, "+A-A", *made)
 	}
+}
+
+// An object that does not show what was written to our own memory is not that memory's.
+func TestProofOfOtherMemory(t *testing.T) {
+	cudatest.Need(t)
+	other := filepath.Join(t.TempDir(), "memory")
+	require.NoError(t, os.WriteFile(other, make([]byte, hostPage), 0o600))
+	ears := &told{looks: []string{"O"}, size: spaceVideo * surfacePage}
+	s, made := ears.open(t, untried, func() bool { return false })
+	g, err := s.gpuAt(0)
+	require.NoError(t, err)
+	g.path, g.bar1 = other, backend.WC
+	for _, line := range []string{"^WARN: .* differs .* requests of libcuda .*\n$", "^$"} {
+		require.Regexp(t, line, cudatest.Lines(t, func() { require.False(t, s.proves(g, byHearing)) }))
+	}
+	require.Equal(t, wrong, g.proofs[byHearing].of())
+	require.Equal(t, 1, ears.stopped)
+	require.Equal(t, "+O-O", *made)
 }
 
 // The last session that holds the client closes it. A client that the host has closed is abandoned.
