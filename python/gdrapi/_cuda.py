@@ -97,7 +97,7 @@ class CudaArray:
         kind, typestr = self._source.dl, self._source.typestr
         if typestr[0] != ">" and typestr[1] in _DL_CODES:
             kind = _DL_CODES[typestr[1]], 8 * int(typestr[2:]), 1
-        if kind is None or self._source.readonly:
+        if kind is None or kind[1] > 255 or self._source.readonly:
             raise BufferError("DLPack has no type %s, or no read-only array" % typestr)
         tensor, size = ctypes.create_string_buffer(_TENSOR.size + 8 * len(self.shape)), _TENSOR.size
         at = ctypes.addressof(tensor)

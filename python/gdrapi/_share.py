@@ -146,18 +146,25 @@ def from_fds(fds: Sequence[int], table: Any) -> List[Shared]:
 
 
 def _of(held: List[_Fd], table: Any) -> List[Shared]:
+    try:
+        return _all_of(held, table)
+    except (AttributeError, LookupError, TypeError) as error:
+        raise ValueError("the table is not that of these descriptors: %s" % error) from None
+
+
+def _all_of(held: List[_Fd], table: Any) -> List[Shared]:
     memories: List[_Memory] = []
     for place in table[0]:
         several = len(place) > 3
         count = place[4] if several else 1
-        numbers = [*place[:3], *place[3]] if several else place
-        good = (0 < count <= len(held) and all(0 <= number < _END for number in numbers)
+        numbers = [count, *place[:3], *(place[3] if several else ())]
+        good = (len(place) > 2 and 0 < count <= len(held) and all(type(number) is int and 0 <= number < _END for number in numbers)
                 and (not several or 1 < place[2] == len(place[3]) <= count <= place[2] + 1 and sum(place[3]) == place[1]))
         if not good:
             raise ValueError("the table is not that of these descriptors")
         memories.append(_Memory(held[:count], place))
         del held[:count]
-    if held or any(not 0 <= number < len(memories) or not 0 <= skip < _END for number, skip, *_ in table[1]):
+    if held or any(not 0 <= number < len(memories) or type(skip) is not int or not 0 <= skip < _END for number, skip, *_ in table[1]):
         raise ValueError("the table is not that of these descriptors")
     return [Shared(memories[number], carried(*row), skip) for number, skip, *row in table[1]]
 

@@ -139,10 +139,10 @@ def typed(array: GpuArray) -> Source:
 
 def carried(address: int, shape: Sequence[int], typestr: str, readonly: bool, dl: Any) -> Source:
     """A Source from another process. ValueError for one that cannot be."""
-    size, dl = _itemsize(typestr), tuple(dl) if dl else None
-    if min(shape, default=1) < 1 or dl and dl[1] * dl[2] > 8 * size:
+    size, dl = _itemsize(typestr), tuple(bytes([*dl])) if dl else None
+    if any(type(n) is not int or n < 1 for n in (address, size, *shape)) or dl and not (len(dl) == 3 and 0 < dl[1] * dl[2] <= 8 * size):
         raise ValueError("there is no array %s of %s, %s" % (shape, typestr, dl))
-    return Source(address, size * _count(shape), tuple(shape), typestr, readonly, None, None, dl)
+    return Source(address, size * _count(shape), tuple(shape), typestr, bool(readonly), None, None, dl)
 
 
 def _count(shape: Sequence[int]) -> int:

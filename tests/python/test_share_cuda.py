@@ -370,6 +370,10 @@ def test_what_dmabuf_shared_is_not_for_cuda(gdr, array):
     lambda places, rows: rows[0].__setitem__(4, "<f4 "), lambda places, rows: rows[0].__setitem__(6, [2, 64, 1]),
     lambda places, rows: rows[0].__setitem__(1, 2 * MIB),
     lambda places, rows: (places[0].__setitem__(1, 1 << 64 | 2 * MIB), rows[0].__setitem__(1, 2 * MIB)),
+    lambda places, rows: rows[0].__setitem__(3, [1024.0]), lambda places, rows: rows[0].__setitem__(3, "1"), lambda places, rows: rows[0].pop(),
+    lambda places, rows: rows[0].__setitem__(4, 4), lambda places, rows: rows[0].__setitem__(4, "<f0"), lambda places, rows: rows[0].__setitem__(1, 0.5),
+    lambda places, rows: rows[0].__setitem__(6, [2, -8, 1]), lambda places, rows: rows[0].__setitem__(6, [2]), lambda places, rows: rows[0].clear(),
+    lambda places, rows: places.__setitem__(0, 7), lambda places, rows: places[0].pop(), lambda places, rows: places[0].__setitem__(0, "0"),
 ])
 def test_a_table_that_lies(array, spoil):
     shared = gdrapi.share(array)
@@ -385,6 +389,7 @@ def test_a_table_that_lies(array, spoil):
 @pytest.mark.parametrize("spoil", [
     lambda place: place.__setitem__(0, -1), lambda place: place.__setitem__(1, 8 * MIB), lambda place: place.__setitem__(2, 2),
     lambda place: place[3].pop(), lambda place: place[3].__setitem__(slice(0, 2), [-MIB, 5 * MIB]), lambda place: place.__setitem__(4, 2),
+    lambda place: place.__setitem__(3, 3), lambda place: place.__setitem__(4, 4.0), lambda place: place[3].__setitem__(0, None),
     lambda place: place.__setitem__(4, 0), lambda place: place.__setitem__(4, 5), lambda place: place.__delitem__(slice(3, 5)),
 ])
 def test_a_table_that_lies_of_several_objects(segment, spoil):
