@@ -1,14 +1,6 @@
 # SPDX-License-Identifier: MIT
 """GPU memory that outlives its process: the client of gdrcopy_keep(1).
 
-    from gdrapi import keep
-
-    store = keep.Store("/run/gdrcopy-keep/server.socket")   # before CUDA starts
-    weights = store.take("llama", "v1", timeout=60)         # arrays by name, of the last server
-    if weights is None:                                     # nothing is kept, and this process has the right to load
-        weights = load()
-        store.keep("llama", weights, "v1")
-
 A refusal raises OSError, whose text is a sentence; TimeoutError says for whom the keeper waits.
 """
 import array
@@ -88,15 +80,17 @@ class _Talk(socket.socket):
         self.settimeout(wait + _PATIENCE)
         try:
             self._send(json.dumps(question).encode(), fds)
-            answer = json.loads(self._read(int.from_bytes(self._read(4, got), "little"), got))
-            if answer.get("ok"):
-                return answer, got
-            refused = OSError(getattr(errno, answer["errno"]), str(answer["error"]))
+            answer = json.loads(self._read(min(int.from_bytes(self._read(4, got), "little"), 16 << 20), got))
         except socket.timeout:
             raise OSError(errno.ETIMEDOUT, "the keeper of %s does not answer: it may be stopped" % self._path) from None
-        except (ValueError, KeyError, AttributeError, TypeError) as error:
-            raise OSError(errno.EPROTO, "%s answers what no keeper says: %s" % (self._path, error)) from None
-        raise refused
+        if answer.get("ok"):
+            return answer, got
+        raise OSError(getattr(errno, answer["errno"]), str(answer["error"]))
+
+    def __exit__(self, *ended: Any) -> None:
+        super().__exit__(*ended)
+        if isinstance(ended[1], (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)):
+            raise OSError(errno.EPROTO, "%s answers what no keeper says: %s" % (self._path, ended[1])) from None
 
     def _send(self, body: bytes, fds: Sequence[int]) -> None:
         left, end = len(body).to_bytes(4, "little") + body, time.monotonic() + _PATIENCE
@@ -133,11 +127,11 @@ class Store:
         self._path, hard = path, resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         self._sets: Dict[Tuple[str, str], int] = {}  # the keeper's numbers of what this process has
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        os.close(fcntl.fcntl(0, fcntl.F_DUPFD, min(4095, hard - 1)))
+        with socket.socket(socket.AF_UNIX) as any:
+            os.close(fcntl.fcntl(any, fcntl.F_DUPFD_CLOEXEC, min(4095, hard - 1)))
 
-    def _ask(self, talk: _Talk, key: Tuple[str, str], question: Dict[str, Any], workers: Iterable[int], wait: float = 0) -> Dict[str, Any]:
+    def _ask(self, talk: _Talk, key: Tuple[str, str], question: Dict[str, Any], processes: Sequence[_Fd], wait: float = 0) -> Dict[str, Any]:
         question = dict(question, name=key[0], version=key[1], **{"set": self._sets[key]} if key in self._sets else {})
-        processes = [_pidfd(pid) for pid in (os.getpid(), *workers)]
         return talk.ask(question, [one.fd for one in processes], wait)[0]
 
     def take(self, name: str, version: str = "", timeout: float = 30, load: bool = True, device: Optional[int] = None,
@@ -149,15 +143,16 @@ class Store:
         OSError if the memory is not on this process' GPU number device. TimeoutError says who has not ended, or not loaded.
         """
         key, question, fds = (name, version), {"op": "take", "load": load}, []  # type: Tuple[str, str], Dict[str, Any], List[_Fd]
+        processes = [_pidfd(pid) for pid in (os.getpid(), *workers)]
         with _Talk(self._path) as talk:
-            for wait in (0, max(timeout, 0.001)):
+            for wait in (0, max(0.001, min(2e6, timeout))):  # seconds, as a socket can wait
                 try:
-                    answer = self._ask(talk, key, dict(question, timeout=wait), workers, wait)
+                    answer = self._ask(talk, key, dict(question, timeout=wait), processes, wait)
                     break
                 except FileNotFoundError:  # it is not kept, and load is False
                     return None
                 except OSError as error:
-                    if error.errno != errno.EBUSY:
+                    if error.errno != errno.EBUSY or wait:
                         raise
                     logging.getLogger("gdrapi.keep").info("%s: waiting for at most %g s", error.strerror, timeout)
             self._sets[key] = answer["set"]
@@ -171,8 +166,10 @@ class Store:
                 if not came:
                     raise OSError(errno.EPROTO, "%s gave %d descriptors of %d" % (self._path, len(fds), answer["count"]))
                 fds += came
-        table = answer["table"]
-        return {one: shared.cuda(number) for one, shared in zip(table["names"], _of(fds, table["memory"]))}
+            names, shareds = answer["table"]["names"], _of(fds, answer["table"]["memory"])
+            if len(names) != len(shareds):
+                raise ValueError("%d names of %d arrays" % (len(names), len(shareds)))
+            return {one: shared.cuda(number) for one, shared in zip(names, shareds)}
 
     def keep(self, name: str, arrays: Mapping[str, GpuArray], version: str = "", workers: Sequence[int] = ()) -> None:
         """Has the arrays kept, as they are, once the GPU's work on them has ended: all of them on one GPU.
@@ -186,15 +183,18 @@ class Store:
             raise GdrError(errno.ENOTSUP, "gdr_get_object")  # of dmabuf: no next process could take it
         question = {"op": "put", "gpu": _gpu_of(shared._source.address for shared in shareds), "count": len(fds),
                     "bytes": sum(place[1] for place in table[0]), "table": {"names": list(arrays), "memory": table}}
+        if not all(isinstance(one, str) for one in (name, version, *arrays)):
+            raise TypeError("a name, or the version, is no str")
+        processes = [_pidfd(pid) for pid in (os.getpid(), *workers)]
         with _Talk(self._path) as talk:
-            answer, at = self._ask(talk, key, question, workers), 0
-            while "want" in answer:
-                part = fds[at:at + min(answer["want"], _MESSAGE)]
+            answer, at = self._ask(talk, key, question, processes), 0
+            while at < len(fds):
+                part = fds[at:at + max(1, min(answer["want"], _MESSAGE))]
                 at, (answer, _) = at + len(part), talk.ask({"op": "fds"}, part)
-        self._sets[key] = answer["set"]
+            self._sets[key] = answer["set"]
 
     def has(self, name: str, version: str = "") -> bool:
         """True while the keeper has what this process took from it, or had it keep."""
         with _Talk(self._path) as talk:
             sets = talk.ask({"op": "list"})[0]["sets"]
-        return any(one["set"] == self._sets.get((name, version)) and one["state"] != "loading" for one in sets)
+            return any(one["set"] == self._sets.get((name, version)) and one["state"] != "loading" for one in sets)

@@ -143,6 +143,9 @@ def test_it_waits_for_the_last_user_and_says_who_that_is(store, keeper, make, ca
 
 def test_two_that_find_nothing(store, keeper, make, serves):
     assert store.take("llama", "v1") is None and store.take("llama", "v1") is None  # the right is this process'
+    assert store.take("llama", "v1", timeout=float("inf")) is None
+    with pytest.raises(TypeError, match="no str"):
+        store.keep("llama", {1: make()}, "v1")
     assert not store.has("llama", "v1")
     second = serves(keeper.path)
     listed = subprocess.run([KEEPER, "list", keeper.path], stdout=subprocess.PIPE, text=True, check=True).stdout
@@ -265,7 +268,8 @@ def test_descriptors_that_do_not_fit_into_this_process(keeper, serves):
 
 @pytest.mark.parametrize("said", [
     b"", b"\2", b"\2\0\0\0[", b"\2\0\0\0[]", b"\2\0\0\0{}", b"\1\0\0\0\xff", b"\x16\0\0\0{\"errno\": 1, \"error\": 2}", b"\4\0\0\0null",
-    b"\x1e\0\0\0{\"errno\":\"ENONE\",\"error\":\"why\"}",
+    b"\x1e\0\0\0{\"errno\":\"ENONE\",\"error\":\"why\"}", b"\x0b\0\0\0{\"ok\":true}", b"\x16\0\0\0{\"ok\":true,\"sets\":[7]}",
+    b"\0\0\1\0" + b"[" * 65536,
 ])
 def test_what_no_keeper_says_is_a_sentence(tmp_path, said):
     path = str(tmp_path / "other")
