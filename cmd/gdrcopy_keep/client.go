@@ -25,7 +25,7 @@ type client struct {
 	uid   uint32
 	came  []int // descriptors that nobody has adopted
 	lost  bool  // where the next message begins
-	taken set   // what it gets
+	taken *set  // what it gets
 	given int   // of that
 }
 
@@ -44,7 +44,7 @@ type answer map[string]any
 func (k *keeper) converse(end conn, anyone bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	c := &client{conn: end, keeper: k}
+	c := &client{conn: end, keeper: k, taken: new(set)}
 	k.clients[c] = true
 	var r request
 	err := c.admit(anyone)
@@ -207,7 +207,7 @@ func (c *client) collect(want int) error {
 
 // take gives a set, or the right to load it, once the processes that have it have ended.
 func (c *client) take(r *request) error {
-	c.taken, c.given = set{}, 0
+	c.taken, c.given = new(set), 0
 	if err := c.check(r); err != nil {
 		return err
 	}
@@ -244,7 +244,7 @@ func (c *client) grant(r *request, s *set) error {
 	if s.Count == 0 {
 		return c.has(s, "load", answer{"ok": true, "set": s.Number, "load": true})
 	}
-	c.taken = set{Count: s.Count, Memory: s.Memory}
+	c.taken = s
 	return c.has(s, "take", answer{"ok": true, "set": s.Number, "count": s.Count, "gpu": s.GPU, "bytes": s.Bytes, "table": s.Table})
 }
 

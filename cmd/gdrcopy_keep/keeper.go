@@ -157,18 +157,18 @@ func (k *keeper) save() <-chan struct{} {
 
 // unused forgets processes that have ended, and takes out the objects that nobody needs any more.
 func (k *keeper) unused() (unused []*object) {
-	used := map[*object]bool{}
-	use := func(s *set) {
+	used, sets := map[*object]bool{}, map[*set]bool{}
+	for _, s := range k.sets {
+		s.Holders = s.living()
+		sets[s] = true
+	}
+	for c := range k.clients {
+		sets[c.taken] = true
+	}
+	for s := range sets {
 		for _, o := range s.objects() {
 			used[*o] = true
 		}
-	}
-	for _, s := range k.sets {
-		s.Holders = s.living()
-		use(s)
-	}
-	for c := range k.clients {
-		use(&c.taken)
 	}
 	maps.DeleteFunc(k.sets, func(_ string, s *set) bool { return s.Count == 0 && len(s.Holders) == 0 })
 	k.objects = slices.DeleteFunc(k.objects, func(o *object) bool {
