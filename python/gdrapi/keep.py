@@ -14,7 +14,7 @@ import resource
 import socket
 import time
 import uuid
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
 
 from ._cuda import CudaArray, _call
 from ._errors import GdrError
@@ -71,7 +71,7 @@ class _Talk(socket.socket):
                 return self.connect(path)
             except OSError as error:
                 if error.errno != errno.EAGAIN or time.monotonic() > end:  # EAGAIN: many wait to be accepted
-                    raise OSError(error.errno, "no keeper serves %s: %s" % (path, error.strerror)) from None
+                    raise OSError(error.errno or errno.EINVAL, "no keeper serves %s: %s" % (path, error.strerror or error)) from None
                 time.sleep(0.01)
 
     def ask(self, question: Dict[str, Any], fds: Sequence[int] = (), wait: float = 0) -> Tuple[Dict[str, Any], List[_Fd]]:
@@ -122,9 +122,9 @@ class _Talk(socket.socket):
 class Store:
     """The keeper of that socket, in a folder that only you and root can write: it gets the memory, and gives it."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: Union[str, "os.PathLike[str]"]) -> None:
         """It makes room for descriptors, which takes 10 ms and more once CUDA has threads: so make it before."""
-        self._path, hard = path, resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        self._path, hard = os.fspath(path), resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         self._sets: Dict[Tuple[str, str], int] = {}  # the keeper's numbers of what this process has
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         with socket.socket(socket.AF_UNIX) as any:
@@ -143,9 +143,9 @@ class Store:
         OSError if the memory is not on this process' GPU number device. TimeoutError says who has not ended, or not loaded.
         """
         key, question, fds = (name, version), {"op": "take", "load": load}, []  # type: Tuple[str, str], Dict[str, Any], List[_Fd]
-        processes = [_pidfd(pid) for pid in (os.getpid(), *workers)]
+        processes, longest = [_pidfd(pid) for pid in (os.getpid(), *workers)], max(0.001, min(2e6, timeout))  # as a socket can wait
         with _Talk(self._path) as talk:
-            for wait in (0, max(0.001, min(2e6, timeout))):  # seconds, as a socket can wait
+            for wait in (0, longest):
                 try:
                     answer = self._ask(talk, key, dict(question, timeout=wait), processes, wait)
                     break

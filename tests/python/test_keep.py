@@ -144,6 +144,8 @@ def test_it_waits_for_the_last_user_and_says_who_that_is(store, keeper, make, ca
 def test_two_that_find_nothing(store, keeper, make, serves):
     assert store.take("llama", "v1") is None and store.take("llama", "v1") is None  # the right is this process'
     assert store.take("llama", "v1", timeout=float("inf")) is None
+    with pytest.raises(OSError, match="no keeper serves .*: AF_UNIX path too long"):
+        keep.Store("/a" * 100).has("llama")
     with pytest.raises(TypeError, match="no str"):
         store.keep("llama", {1: make()}, "v1")
     assert not store.has("llama", "v1")
@@ -252,7 +254,7 @@ def test_what_no_next_process_could_take(gdr, make):
 
 def test_a_put_that_does_not_fit(tmp_path, make):
     small = Keeper(str(tmp_path / "small"), "ulimit -n 200;")
-    store, made = keep.Store(small.path), [make(shape=(2 << 20,), typestr="|u1") for _ in range(100)]
+    store, made = keep.Store(tmp_path / "small"), [make(shape=(2 << 20,), typestr="|u1") for _ in range(100)]
     store.keep("llama", {"one": made[0]}, "v1")
     with pytest.raises(OSError, match="LimitNOFILE") as refused:
         store.keep("llama", dict(zip(map(str, range(100)), made)), "v2")
