@@ -108,7 +108,7 @@ func listen(named map[string]int, path, group string) (*net.UnixListener, error)
 	if err := unix.Flock(int(folder.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return nil, fmt.Errorf("%s is locked, as by a keeper that starts: %w", folder.Name(), err)
 	}
-	if file, err := os.Lstat(path); path == "" || err == nil && file.Mode().Type() != os.ModeSocket {
+	if file, err := os.Lstat(path); err == nil && file.Mode().Type() != os.ModeSocket {
 		return nil, fmt.Errorf("%q is no socket, and is not replaced", path)
 	}
 	if end, err := net.DialTimeout("unix", path, time.Second); err == nil {
