@@ -6,11 +6,12 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "copylat.h"
+#include "bench/race.h"
 
 #define MAX_SIZE ((size_t)1 << 40)
 #define ALONE_MAX 65536u	/* above, what came before no longer matters */
 #define SLOW_READ_MAX 65536u	/* libc may read such memory byte by byte */
+#define CELLS 24	/* the most ways of one size */
 
 static const struct bench_tool tool = {
 	.name = "gdrcopy_copylat",
@@ -28,9 +29,17 @@ static const struct bench_tool tool = {
 		"  libc's memcpy reads 64 KiB at most. cuMemcpy uses pageable memory of the host.",
 };
 
+/* base begins at the offset that the options say, and with host memory. */
+struct copylat {
+	struct bench_gpu *gpu;
+	const struct bench_map *map;
+	struct bench_op base;	/* no size yet */
+	struct bench_result *result;
+};
+
 /* The cells of one size. */
 struct heat {
-	struct bench_cell cells[COPYLAT_CELLS];
+	struct bench_cell cells[CELLS];
 	size_t n;
 };
 
@@ -65,8 +74,8 @@ static void add_read(struct heat *h, const struct bench_op *op, const char *who,
 }
 
 /* Device mappings of Arm allow neither unaligned nor wide accesses. */
-bool copylat_allowed(const struct bench_map *m, const struct bench_loop *l,
-		     const struct bench_op *op)
+static bool can_do(const struct bench_map *m, const struct bench_loop *l,
+		   const struct bench_op *op)
 {
 	if (m->info.mapping_type == GDR_MAPPING_TYPE_DEVICE && strncmp(l->name, "plain", 5))
 		return false;
@@ -78,7 +87,7 @@ static bool allowed(const struct bench_map *m, const struct bench_loop *l,
 {
 	if (l->loose || (l->read && !strcmp(l->name, "memcpy") && op->size > SLOW_READ_MAX))
 		return false;
-	return copylat_allowed(m, l, op);
+	return can_do(m, l, op);
 }
 
 static void enter(struct heat *h, struct bench_gpu *b, const struct bench_map *m,
@@ -100,7 +109,8 @@ static void enter(struct heat *h, struct bench_gpu *b, const struct bench_map *m
 	add_read(h, op, "cuMemcpy", bench_cu_read, o);
 }
 
-void copylat_race(const struct copylat *c, struct bench_cell *cells, size_t n)
+/* Each cell moves the right bytes before the race and after it. */
+static void race(const struct copylat *c, struct bench_cell *cells, size_t n)
 {
 	for (size_t i = 0; i < n; i++)
 		bench_verify(c->gpu, &cells[i]);
@@ -120,7 +130,8 @@ static size_t next_size(size_t n)
 	return n < MAX_SIZE ? 2 * n : 0;
 }
 
-const char *copylat_text(char *buf, size_t len, const struct bench_row *row, int percent)
+/* The row's P0 or P50, or "-" where there is no row. */
+static const char *text_of(char *buf, size_t len, const struct bench_row *row, int percent)
 {
 	if (!row)
 		return "-";
@@ -148,7 +159,7 @@ static void table(const struct bench_result *r, const struct column *cols, size_
 		for (c = cols; c->title; c++) {
 			const struct bench_row *row = bench_find(r, c->op, c->who, c->mode, n);
 
-			printf(" %14s", copylat_text(text, sizeof(text), row, c->p0 ? 0 : 50));
+			printf(" %14s", text_of(text, sizeof(text), row, c->p0 ? 0 : 50));
 		}
 		putchar('\n');
 	}
@@ -183,7 +194,7 @@ static void ratios(const struct bench_result *r, const struct column *cols, size
 static void loops_table(const struct bench_result *r, const char *what, bool read,
 			const char *mode, size_t max)
 {
-	struct column cols[COPYLAT_CELLS] = { 0 };
+	struct column cols[CELLS] = { 0 };
 	const struct bench_loop *l;
 	size_t n = 0;
 
@@ -255,7 +266,81 @@ static void run(const struct copylat *l)
 		op.size = n;
 		progress("%zu of %zu bytes", n, o->size);
 		enter(&h, l->gpu, l->map, &op);
-		copylat_race(l, h.cells, h.n);
+		race(l, h.cells, h.n);
+	}
+}
+
+/* Reads whose bytes are used before the next one. */
+
+#define LIBC_MAX 4096u	/* above, libc's reads take too long */
+
+static const size_t used_sizes[] = {
+	1, 2, 3, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 512, 1024, 2048, 4096, 16384, 65536, 0
+};
+
+static size_t steps_used(const struct bench_opts *o)
+{
+	size_t n = 0;
+
+	while (used_sizes[n] && used_sizes[n] <= o->size)
+		n++;
+	return n;
+}
+
+static void run_used(const struct copylat *c)
+{
+	const struct bench_opts *o = c->gpu->opts;
+	static struct bench_cell cells[CELLS];
+
+	for (const size_t *size = used_sizes; *size && *size <= o->size; size++) {
+		struct bench_cell cell = {
+			.op = "read", .who = "gdrcopy", .pace = BENCH_USED, .run = bench_gdr_read,
+			.arg = c->base, .max = o->reads,
+		};
+		size_t n = 0;
+
+		progress("%zu bytes, used", *size);
+		cell.arg.size = *size;
+		cells[n++] = cell;
+		for (const struct bench_loop *l = bench_loops; l->name; l++) {
+			if (!l->read || !can_do(c->map, l, &cell.arg) ||
+			    (!strcmp(l->name, "memcpy") && *size > LIBC_MAX))
+				continue;
+			cell.who = l->name;
+			cell.run = bench_loop_of(l, *size);
+			cells[n++] = cell;
+		}
+		race(c, cells, n);
+	}
+}
+
+static void print_used(const struct bench_result *r, const struct bench_opts *o)
+{
+	static const char *const whos[] = {
+		"plain", "sse4.1", "avx2", "avx512", "memcpy", "plain loose", "sse4.1 loose", "avx2 loose", NULL
+	};
+	char text[32];
+
+	bench_facts(r, stdout);
+	printf("\nReads, the bytes used before the next read, P50; x: times as long as gdrcopy\n%9s %10s",
+	       "bytes", "gdrcopy");
+	for (const char *const *who = whos; *who; who++)
+		printf(" %12s %5s", *who, "x");
+	putchar('\n');
+	for (const size_t *size = used_sizes; *size && *size <= o->size; size++) {
+		const struct bench_row *ours = bench_find(r, "read", "gdrcopy", "used", *size);
+
+		printf("%9zu %10s", *size, text_of(text, sizeof(text), ours, 50));
+		for (const char *const *who = whos; *who; who++) {
+			const struct bench_row *row = bench_find(r, "read", *who, "used", *size);
+
+			printf(" %12s", text_of(text, sizeof(text), row, 50));
+			if (row && ours && ours->p50 > 0)
+				printf(" %5.2f", row->p50 / ours->p50);
+			else
+				printf(" %5s", "-");
+		}
+		putchar('\n');
 	}
 }
 
@@ -294,15 +379,15 @@ int main(int argc, char **argv)
 			.host = bench_host_alloc(o.size), .user = &b.cu,
 		},
 	};
-	progress_total(used ? copylat_steps_used(&o) : steps(&o));
-	(used ? copylat_run_used : run)(&l);
+	progress_total(used ? steps_used(&o) : steps(&o));
+	(used ? run_used : run)(&l);
 	progress_wipe();
 	bench_map_drop(&b, &m);
 	bench_buf_free(&b, &buf);
 	bench_gpu_stop(&b);
 	bench_fact(&r, "data", "verified, every size and competitor");
 
-	bench_print(&r, &o, o.given[OPT_COMPAT] ? bench_compat : used ? copylat_print_used : print);
+	bench_print(&r, &o, o.given[OPT_COMPAT] ? bench_compat : used ? print_used : print);
 	bench_result_free(&r);
 	return BENCH_OK;
 }
