@@ -15,7 +15,7 @@ struct tap {
 	int skipped;
 };
 
-/* Prints one result; returns ok. */
+/* Prints one result, in one write: the library's log comes between lines. Returns ok. */
 __attribute__((format(printf, 3, 4)))
 static inline int tap_ok(struct tap *t, int ok, const char *fmt, ...)
 {
@@ -28,6 +28,7 @@ static inline int tap_ok(struct tap *t, int ok, const char *fmt, ...)
 	vprintf(fmt, ap);
 	va_end(ap);
 	putchar('\n');
+	fflush(stdout);
 	return ok;
 }
 
@@ -43,6 +44,7 @@ static inline void tap_skip(struct tap *t, const char *why, const char *fmt, ...
 	vprintf(fmt, ap);
 	va_end(ap);
 	printf(" # SKIP %s\n", why);
+	fflush(stdout);
 }
 
 /* Prints one result: whether got is want; both are shown if not. */
