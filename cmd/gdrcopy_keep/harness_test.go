@@ -203,3 +203,13 @@ func sleeper(t *testing.T) (*process, int) {
 	t.Cleanup(p.kill)
 	return p, must(unix.PidfdOpen(p.Process.Pid, 0))
 }
+
+// room skips a test for which this machine lets a process have too few descriptors. Root may raise that.
+func room(t *testing.T, count uint64) {
+	var limit unix.Rlimit
+	must(0, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
+	limit.Max = max(limit.Max, count)
+	if unix.Setrlimit(unix.RLIMIT_NOFILE, &limit) != nil {
+		t.Skipf("it needs %d descriptors: raise the hard limit (ulimit -Hn)", count)
+	}
+}

@@ -118,6 +118,7 @@ func rank(path, name string) {
 }
 
 func TestRanks(t *testing.T) {
+	room(t, 20000)
 	k := serving(t, "ulimit -Sn 1024; ulimit -Hn 20000;")
 	var ranks []*process
 	for i := range 8 {
@@ -131,6 +132,7 @@ func TestRanks(t *testing.T) {
 }
 
 func TestLimits(t *testing.T) {
+	room(t, 20000)
 	fds, texts := files("a", 600)
 	for _, hard := range []int{1024, 20000} {
 		k := serving(t, fmt.Sprintf("ulimit -Sn 500; ulimit -Hn %d;", hard))
