@@ -125,12 +125,12 @@ class Store:
     def __init__(self, path: Union[str, "os.PathLike[str]"]) -> None:
         """It makes room for descriptors, which takes 10 ms and more once CUDA has threads: so make it before."""
         self._path, hard = os.fspath(path), resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        self._sets: Dict[Tuple[str, str], int] = {}  # the keeper's numbers of what this process has
+        self._sets: Dict[Tuple[str, str, int], int] = {}  # the keeper's numbers of what a process has, not a child that it forks
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         with socket.socket(socket.AF_UNIX) as any:
             os.close(fcntl.fcntl(any, fcntl.F_DUPFD_CLOEXEC, min(4095, hard - 1)))
 
-    def _ask(self, talk: _Talk, key: Tuple[str, str], question: Dict[str, Any], processes: Sequence[_Fd], wait: float = 0) -> Dict[str, Any]:
+    def _ask(self, talk: _Talk, key: Tuple[str, str, int], question: Dict[str, Any], processes: Sequence[_Fd], wait: float = 0) -> Dict[str, Any]:
         question = dict(question, name=key[0], version=key[1], **{"set": self._sets[key]} if key in self._sets else {})
         return talk.ask(question, [one.fd for one in processes], wait)[0]
 
@@ -142,7 +142,7 @@ class Store:
         workers are processes that use the memory, too: nobody else gets it before they have ended. A take again adds workers.
         OSError if the memory is not on this process' GPU number device. TimeoutError says who has not ended, or not loaded.
         """
-        key, question, fds = (name, version), {"op": "take", "load": load}, []  # type: Tuple[str, str], Dict[str, Any], List[_Fd]
+        key, question, fds = (name, version, os.getpid()), {"op": "take", "load": load}, []  # type: Tuple[str, str, int], Dict[str, Any], List[_Fd]
         processes, longest = [_pidfd(pid) for pid in (os.getpid(), *workers)], max(0.001, min(2e6, timeout))  # as a socket can wait
         with _Talk(self._path) as talk:
             for wait in (0, longest):
@@ -160,7 +160,7 @@ class Store:
                 return None
             number = _device(answer["gpu"])
             if device not in (None, number):
-                raise OSError(errno.EXDEV, "%s@%s lies on cuda:%d (%s), not on cuda:%s" % (*key, number, answer["gpu"], device))
+                raise OSError(errno.EXDEV, "%s@%s lies on cuda:%d (%s), not on cuda:%s" % (name, version, number, answer["gpu"], device))
             while len(fds) < answer["count"]:
                 came = talk.ask({"op": "more"})[1]
                 if not came:
@@ -177,7 +177,7 @@ class Store:
         They replace what is kept by that name and version, at once and whole; if this raises OSError, what was kept stays.
         Do not drop the arrays: an allocator gives their memory to others. If the keeper was restarted and has says False, keep again.
         """
-        shareds, key = share(list(arrays.values())), (name, version)
+        shareds, key = share(list(arrays.values())), (name, version, os.getpid())
         fds, table = to_fds(shareds)
         if not all(length for _, length, *_ in table[0]):
             raise GdrError(errno.ENOTSUP, "gdr_get_object")  # of dmabuf: no next process could take it
@@ -197,4 +197,4 @@ class Store:
         """True while the keeper has what this process took from it, or had it keep."""
         with _Talk(self._path) as talk:
             sets = talk.ask({"op": "list"})[0]["sets"]
-            return any(one["set"] == self._sets.get((name, version)) and one["state"] != "loading" for one in sets)
+            return any(one["set"] == self._sets.get((name, version, os.getpid())) and one["state"] != "loading" for one in sets)

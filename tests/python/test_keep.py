@@ -169,6 +169,12 @@ def test_a_loader_that_is_killed(store, keeper, monkeypatch):
     loader.kill()
     loader.communicate()
     assert store.take("llama", "v1") is None
+    child = os.fork()  # the right is its parent's
+    if not child:
+        with contextlib.suppress(TimeoutError):
+            os._exit(store.take("llama", "v1", timeout=0.1) is None)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_in_one_process_again_and_the_memory_itself(store, cuda, make, segment):
