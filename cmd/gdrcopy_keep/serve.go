@@ -1,10 +1,8 @@
 package main
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"log"
 	"log/slog"
 	"net"
 	"os"
@@ -12,7 +10,6 @@ import (
 	"os/user"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -20,20 +17,9 @@ import (
 
 // serve keeps what clients put, until a signal.
 func serve(path, group string) error {
-	signal.Ignore(unix.SIGPIPE)
-	lines := make(lines, 1000)
-	log.SetOutput(lines)
-	go func() {
-		for line := range lines {
-			os.Stderr.Write(line)
-		}
-	}()
+	signal.Ignore(unix.SIGPIPE) // of a log that nobody reads any more
 	end := make(chan os.Signal, 1)
 	signal.Notify(end, unix.SIGTERM, unix.SIGINT)
-	// In a user namespace this number stands for every user that it does not know.
-	if users, _ := os.ReadFile("/proc/self/uid_map"); os.Getuid() == 65534 && !strings.Contains(string(users), "4294967295") {
-		return errors.New("user 65534 is no user of its own in this user namespace: run as another one")
-	}
 	var limit unix.Rlimit // whose soft one Go's runtime has raised
 	unix.Getrlimit(unix.RLIMIT_NOFILE, &limit)
 	// Sets are numbered from the clock on, so that a keeper that lost all does not give the numbers of the last one.
@@ -71,17 +57,6 @@ func serve(path, group string) error {
 	}
 	<-end
 	return nil
-}
-
-// lines is the log, which nobody has to read: what waits too long is lost.
-type lines chan []byte
-
-func (l lines) Write(line []byte) (int, error) {
-	select {
-	case l <- bytes.Clone(line):
-	default:
-	}
-	return len(line), nil
 }
 
 // listen takes systemd's socket, or makes one at path.
