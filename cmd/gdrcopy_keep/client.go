@@ -76,18 +76,6 @@ func (c *client) tell(r *request, err error) error {
 	return c.say(no)
 }
 
-// settle saves a change, and waits until systemd has it: a restart undoes nothing that a client was told.
-func (c *client) settle() {
-	stored := c.save()
-	c.mu.Unlock()
-	defer c.mu.Lock()
-	select {
-	case <-stored:
-	case <-time.After(patience):
-		slog.Error("systemd has not stored it yet")
-	}
-}
-
 func (c *client) say(v any, fds ...int) error {
 	c.mu.Unlock()
 	defer c.mu.Lock()
@@ -261,7 +249,7 @@ func (c *client) has(s *set, what string, reply answer) error {
 	}
 	c.came = nil
 	slog.Info(what, s.attrs("pid", c.pid, "uid", c.uid)...)
-	c.settle()
+	c.save() // before the answer: a restart undoes nothing that a client was told
 	return c.say(reply)
 }
 
@@ -287,6 +275,6 @@ func (c *client) drop(r *request) error {
 		delete(c.sets, s.key())
 		slog.Info("drop", s.attrs("pid", c.pid, "uid", c.uid)...)
 	}
-	c.settle()
+	c.save()
 	return c.say(answer{"ok": true, "dropped": dropped})
 }

@@ -96,17 +96,12 @@ type object struct {
 func (o *object) MarshalJSON() ([]byte, error) { return json.Marshal(o.id) }
 func (o *object) UnmarshalJSON(b []byte) error { return json.Unmarshal(b, &o.id) }
 
-func closeObjects(objects []*object) {
-	for _, o := range objects {
-		unix.Close(o.fd)
-	}
-}
-
 // A keeper has the sets.
 type keeper struct {
 	limit int    // of descriptors
 	store *store // nil without systemd's
 
+	saving  sync.Mutex      // before mu
 	mu      sync.Mutex      // for what follows
 	sets    map[string]*set // by key
 	clients map[*client]bool
@@ -140,19 +135,26 @@ func kcmp(a, b int) int {
 	return []int{0, -1, 1, 1}[order]
 }
 
-var closed = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
-
-// save closes what nobody needs any more. With a store it does so once systemd has the change; then it closes the channel.
-func (k *keeper) save() <-chan struct{} {
-	if k.store == nil {
-		closeObjects(k.unused())
-		return closed
+// save returns when systemd's store has what the keeper has, and what nobody needs any more is closed. Others go on meanwhile.
+func (k *keeper) save() {
+	k.mu.Unlock()
+	defer k.mu.Lock()
+	k.saving.Lock()
+	defer k.saving.Unlock()
+	k.mu.Lock()
+	unused := k.unused()
+	objects := slices.Clone(k.objects)
+	var state []byte
+	if k.store != nil {
+		state, _ = json.Marshal(k.sets)
 	}
-	select {
-	case k.store.woken <- struct{}{}:
-	default:
+	k.mu.Unlock()
+	if k.store != nil {
+		k.store.save(state, objects, unused)
 	}
-	return k.store.done
+	for _, o := range unused {
+		unix.Close(o.fd)
+	}
 }
 
 // unused forgets processes that have ended, and takes out the objects that nobody needs any more.
@@ -201,7 +203,6 @@ func (k *keeper) fits(what string, count, margin int) error {
 
 // list is about all sets, and all that are loaded.
 func (k *keeper) list() []set {
-	k.save() // which forgets who has ended
 	list := []set{}
 	for _, s := range k.sets {
 		if about := s.about(); s.Count > 0 || len(about.Holders) > 0 {

@@ -30,11 +30,6 @@ func serve(path, group string) error {
 	}
 	if k.store != nil {
 		k.store.restore(k, named)
-		go func() {
-			for range k.store.woken {
-				k.store.save(k)
-			}
-		}()
 	}
 	listener, err := listen(named, path, group)
 	if err != nil {

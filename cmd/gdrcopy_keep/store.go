@@ -18,10 +18,7 @@ import (
 // A store is systemd's descriptor store of this service. It has the objects, and a state: a memfd with the JSON of the sets.
 // The keeper may be killed after each message: new objects go there first, then the state, then removals of what that lacks.
 type store struct {
-	max   int           // how many descriptors systemd takes
-	woken chan struct{} // there is a change
-	done  chan struct{} // is closed when the next change is stored; by the keeper's mu
-
+	max   int      // how many descriptors systemd takes
 	id    uint64   // the last state's
 	state []byte   // that one
 	old   []string // names to be removed; the last is the state's
@@ -33,7 +30,7 @@ func newStore() *store {
 	if max <= 0 || os.Getenv("NOTIFY_SOCKET") == "" {
 		return nil
 	}
-	return &store{max: max, woken: make(chan struct{}, 1), done: make(chan struct{})}
+	return &store{max: max}
 }
 
 // limit is how many objects may be there. systemd tells the next keeper all names in one variable, of 128 KiB at most.
@@ -44,19 +41,11 @@ func (s *store) limit(lastID uint64) int {
 func name(kind string, id uint64) string { return kind + "." + strconv.FormatUint(id, 36) }
 
 // save brings systemd to what the keeper has. What fails goes there with the next change: systemd stores no file twice.
-func (s *store) save(k *keeper) {
-	k.mu.Lock()
-	unused := k.unused()
-	objects := slices.Clone(k.objects)
-	state, err := json.Marshal(k.sets)
-	done := s.done
-	s.done = make(chan struct{})
-	k.mu.Unlock()
-	defer close(done)
-	defer closeObjects(unused)
+func (s *store) save(state []byte, objects, unused []*object) {
 	if len(unused) == 0 && bytes.Equal(state, s.state) {
 		return
 	}
+	var err error
 	tell := func(text string, fds ...int) {
 		if err == nil {
 			err = notify(text, fds...)
@@ -155,7 +144,9 @@ func (s *store) restore(k *keeper, named map[string]int) {
 		k.sets[key], k.lastSet = set, max(k.lastSet, set.Number)
 		slog.Info("restored", set.attrs()...)
 	}
-	s.save(k)
+	k.mu.Lock()
+	k.save()
+	k.mu.Unlock()
 	if rest := len(objects) - len(k.objects); rest > 0 {
 		slog.Warn("dropped: of a put that did not end, or of processes that have", "descriptors", rest)
 	}
