@@ -11,8 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"gdrapi/cmd/internal/version"
-
 	"golang.org/x/sys/unix"
 )
 
@@ -116,7 +114,7 @@ func (c *client) do(r *request) error {
 	case "drop":
 		return c.drop(r)
 	case "list":
-		return c.say(answer{"ok": true, "sets": c.list(), "descriptors": len(c.objects), "limit": c.limit, "stored": c.store != nil, "version": version.Release})
+		return c.say(answer{"ok": true, "sets": c.list()})
 	}
 	return refuse("EINVAL", "there is no request %q", r.Op)
 }

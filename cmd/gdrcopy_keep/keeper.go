@@ -105,17 +105,14 @@ type keeper struct {
 	mu      sync.Mutex      // for what follows
 	sets    map[string]*set // by key
 	clients map[*client]bool
-	objects []*object // all; with a store in the order of kcmp(2)
+	objects []*object // all, in the order of kcmp(2)
 	lastSet int64
 	lastID  uint64
 }
 
 // adopt makes a descriptor an object. systemd stores no file twice, by whatever names: one that is there already stays that object.
 func (k *keeper) adopt(fd int) *object {
-	at, found := len(k.objects), false
-	if k.store != nil {
-		at, found = slices.BinarySearchFunc(k.objects, fd, func(o *object, fd int) int { return kcmp(o.fd, fd) })
-	}
+	at, found := slices.BinarySearchFunc(k.objects, fd, func(o *object, fd int) int { return kcmp(o.fd, fd) })
 	if found {
 		unix.Close(fd)
 	} else {

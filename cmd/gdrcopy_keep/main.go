@@ -48,14 +48,13 @@ func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 // run is the program, with what it writes to as parameters.
 func run(args []string, out, errs io.Writer) int {
 	var group string
-	var ofBuild, usage bool
-	set := flag.NewFlagSet("gdrcopy_keep", flag.ContinueOnError)
+	var ofBuild bool
+	set := flag.NewFlagSet("gdrcopy_keep", flag.ContinueOnError) // which knows -h and --help
 	set.SetOutput(io.Discard)
 	set.StringVar(&group, "g", "", "")
 	set.StringVar(&group, "group", "", "")
-	for name, asked := range map[string]*bool{"V": &ofBuild, "version": &ofBuild, "h": &usage, "help": &usage} {
-		set.BoolVar(asked, name, false, "")
-	}
+	set.BoolVar(&ofBuild, "V", false, "")
+	set.BoolVar(&ofBuild, "version", false, "")
 	command := ""
 	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
 		command, args = args[0], args[1:]
@@ -64,8 +63,8 @@ func run(args []string, out, errs io.Writer) int {
 	takes, known := map[string]int{"serve": 1, "list": 1, "check": 1, "drop": 2}[command]
 	text := ""
 	switch {
-	case err == nil && usage:
-		text = help
+	case err == flag.ErrHelp:
+		text, err = help, nil
 	case err == nil && ofBuild:
 		text = fmt.Sprintf("gdrcopy_keep %s (commit %s, %s)\n", version.Release, version.Commit, runtime.Version())
 	case err != nil || !known || set.NArg() > takes || set.NArg() < takes && command != "serve" || group != "" && command != "serve":
