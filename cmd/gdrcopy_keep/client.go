@@ -127,18 +127,13 @@ func (c *client) check(r *request) error {
 	if strings.Contains(r.Name, "@") || !names.MatchString(r.key()) || !names.MatchString("gpu@"+r.GPU) || len(r.Table) > maxMessage-4096 {
 		return refuse("EINVAL", "a name, without @, a version and a gpu are at most 128 printable characters, a table 16 MiB less 4 KiB")
 	}
-	if len(c.came) == 0 { // Linux 6.5 has the client's own
-		if fd, err := unix.GetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_PEERPIDFD); err == nil {
-			c.came = []int{fd}
-		}
-	}
 	for _, fd := range c.came {
 		if _, err := pidOf(fd); err != nil {
 			return refuse("EBADF", "a descriptor came that is no pidfd")
 		}
 	}
 	if len(c.came) == 0 {
-		return refuse("ESRCH", "no pidfd came, and the kernel gives none: send that of pidfd_open(getpid())")
+		return refuse("ESRCH", "no pidfd came: send that of pidfd_open(getpid())")
 	}
 	return nil
 }
@@ -169,26 +164,18 @@ func (c *client) put(r *request) error {
 			c.add(s)
 			return c.has(s, "put", answer{"ok": true, "set": s.Number})
 		}
-		if err := c.collect(min(rest, maxFDs)); err != nil {
+		before, want, part := len(c.came), min(rest, maxFDs), request{}
+		err := c.say(answer{"ok": true, "want": want})
+		if err == nil {
+			err = c.hear(&part, want)
+		}
+		if err == nil && (part.Op != "fds" || len(c.came) == before) {
+			err = refuse("EPROTO", "%q came with %d descriptors; \"fds\" was asked for, with 1 to %d", part.Op, len(c.came)-before, want)
+		}
+		if err != nil {
 			return fmt.Errorf("a put did not end, %d of %d descriptors came: %w", len(c.came)-pidfds, r.Count, err)
 		}
 	}
-}
-
-// collect asks for descriptors.
-func (c *client) collect(want int) error {
-	if err := c.say(answer{"ok": true, "want": want}); err != nil {
-		return err
-	}
-	var r request
-	before := len(c.came)
-	if err := c.hear(&r, want); err != nil {
-		return err
-	}
-	if r.Op != "fds" || len(c.came) == before {
-		return refuse("EPROTO", "%q came with %d descriptors; \"fds\" was asked for, with 1 to %d", r.Op, len(c.came)-before, want)
-	}
-	return nil
 }
 
 // take gives a set, or the right to load it, once the processes that have it have ended.
