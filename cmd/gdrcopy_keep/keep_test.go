@@ -167,8 +167,10 @@ func TestNoLeak(t *testing.T) {
 	for range 10000 {
 		c := k.dial()
 		set = c.put("m", set, pidfd, fds).Number
-		got, _ := c.take("m", pidfd, answer{"set": set})
+		again := must(unix.PidfdOpen(holder.Process.Pid, 0))
+		got, _ := c.take("m", again, answer{"set": set})
 		require.Equal(t, texts, got)
+		unix.Close(again)
 		c.Close()
 	}
 	k.until(func() bool { return open() == before+3 }) // with a pidfd
@@ -215,6 +217,7 @@ func TestNonsense(t *testing.T) {
 	k.dial().ask(of("o", answer{"op": "drop"}))
 	require.Equal(t, 1, c.ask(of("n", answer{"op": "put", "count": 1}), pidfd).Want)
 	require.Equal(t, "EPROTO", c.ask(answer{"op": "fds"}, fds[:2]...).Errno)
+	require.Equal(t, "ESRCH", k.dial().ask(of("n", answer{"load": true})).Errno)
 	require.Equal(t, "EBADF", k.dial().put("n", 0, fds[0], fds).Errno)
 	require.Equal(t, "EMSGSIZE", k.dial().put(strings.Repeat("a", maxMessage), 0, pidfd, fds).Errno)
 	require.Less(t, len(k.dial().ask(answer{"op": strings.Repeat("<", 1<<20)}).Text), 1<<15)

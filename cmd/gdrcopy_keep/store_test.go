@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -166,4 +167,19 @@ func TestStore(t *testing.T) {
 	require.Empty(t, k.states())
 	s.hears()
 	require.Len(t, s.store, 1, "the state")
+
+	var all sync.WaitGroup // puts at once
+	for i := range 20 {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			some, _ := files("b", 20)
+			k.dial().put(fmt.Sprint("m@", i), 0, other, some)
+		}()
+	}
+	all.Wait()
+	states := k.states()
+	s.ends(k)
+	require.Equal(t, 20, strings.Count(states, "held 20"))
+	require.Equal(t, states, s.starts("").states())
 }
