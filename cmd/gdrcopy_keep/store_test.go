@@ -21,8 +21,10 @@ type systemd struct {
 	path   string
 	socket *net.UnixConn
 	heard  chan bool
-	store  map[string]int
-	left   int // messages until the keeper counts as killed
+
+	mu    sync.Mutex // for what follows
+	store map[string]int
+	left  int // messages until the keeper counts as killed
 }
 
 func newSystemd(t *testing.T) *systemd {
@@ -50,9 +52,13 @@ func newSystemd(t *testing.T) *systemd {
 
 func (s *systemd) takes(text string, fd int) {
 	what, name, _ := strings.Cut(text, "\nFDNAME=")
-	switch {
-	case what == "HEARD":
+	if what == "HEARD" {
 		s.heard <- true
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
 	case what == "READY=1" || s.left == 0:
 		return
 	case what == "FDSTORE=1\nFDPOLL=0" && len(name) < 30:
@@ -69,6 +75,20 @@ func (s *systemd) takes(text string, fd int) {
 	}
 }
 
+// sets puts other values there.
+func (s *systemd) sets(store map[string]int, left int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.store, s.left = store, left
+}
+
+// has returns what is there.
+func (s *systemd) has() (store map[string]int, left int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.store), s.left
+}
+
 // hears returns when all that was sent is heard.
 func (s *systemd) hears() {
 	must(0, os.Setenv("NOTIFY_SOCKET", s.path))
@@ -79,9 +99,10 @@ func (s *systemd) hears() {
 
 // starts starts a keeper with what is stored.
 func (s *systemd) starts(before string) *process {
-	k, names := prepared(s.t, before), slices.Collect(maps.Keys(s.store))
+	store, _ := s.has()
+	k, names := prepared(s.t, before), slices.Collect(maps.Keys(store))
 	for _, name := range names {
-		k.ExtraFiles = append(k.ExtraFiles, os.NewFile(uintptr(must(unix.Dup(s.store[name]))), name))
+		k.ExtraFiles = append(k.ExtraFiles, os.NewFile(uintptr(must(unix.Dup(store[name]))), name))
 	}
 	k.Env = append(k.Env, "NOTIFY_SOCKET="+s.path, "FDSTORE=700", fmt.Sprint("LISTEN_FDS=", len(names)), "LISTEN_FDNAMES="+strings.Join(names, ":"))
 	k.serve()
@@ -96,7 +117,8 @@ func (s *systemd) starts(before string) *process {
 func (s *systemd) ends(k *process) {
 	k.kill()
 	s.hears()
-	s.left = -1
+	store, _ := s.has()
+	s.sets(store, -1)
 }
 
 // The keeper is killed after each message to systemd. The next one has the old set or the new one, and its holder.
@@ -107,17 +129,19 @@ func TestRestart(t *testing.T) {
 	k := s.starts("")
 	number := k.dial().put("m@1", 0, pidfd, old).Number
 	s.ends(k)
-	before := maps.Clone(s.store)
+	before, _ := s.has()
 	fds, texts := files("new", 3)
 	fds[1], texts[1] = old[1], oldTexts[1] // is in both
 	seen := map[string]int{}
 	for left, all := 0, false; !all; left++ {
-		s.store = maps.Clone(before)
+		s.sets(maps.Clone(before), -1)
 		k := s.starts("")
-		s.left = left
+		store, _ := s.has()
+		s.sets(store, left)
 		require.Empty(t, k.dial().put("m@1", number, pidfd, fds).Errno)
 		s.hears()
-		all = s.left > 0
+		_, rest := s.has()
+		all = rest > 0
 		s.ends(k)
 
 		k = s.starts("")
@@ -131,10 +155,11 @@ func TestRestart(t *testing.T) {
 		} else {
 			require.Equal(t, texts, got)
 		}
-		rest := strings.Contains(k.log(), "dropped: of a put that did not end")
+		dropped := strings.Contains(k.log(), "dropped: of a put that did not end")
 		s.hears()
-		require.Equal(t, left > 0 && got[0] == "old0", rest && got[0] == "old0")
-		require.Len(t, s.store, 3+1+1, "files, a pidfd, the state")
+		require.Equal(t, left > 0 && got[0] == "old0", dropped && got[0] == "old0")
+		store, _ = s.has()
+		require.Len(t, store, 3+1+1, "files, a pidfd, the state")
 		s.ends(k)
 	}
 	require.Greater(t, seen["old0"], 2)
@@ -151,22 +176,26 @@ func TestStore(t *testing.T) {
 	require.Empty(t, k.dial().put("m@1", 0, pidfd, fds).Errno)
 	require.Regexp(t, "m@2 has 600 descriptors, .* FileDescriptorStoreMax", k.dial().put("m@2", 0, pidfd, slices.Repeat(fds, 2)).Text)
 	s.ends(k)
-	before := maps.Clone(s.store)
+	before, _ := s.has()
 	k = s.starts("LISTEN_PID=1;")
 	require.Empty(t, k.dial().put("m@2", 0, pidfd, fds).Errno)
 	s.ends(k)
-	require.Equal(t, before, s.store)
+	store, _ := s.has()
+	require.Equal(t, before, store)
 	holder.kill()
 	k = s.starts("")
 	got, _ := k.dial().take("m@1", other, nil)
 	require.Equal(t, texts, got)
 	s.ends(k)
-	delete(s.store, name("o", 7))
+	store, _ = s.has()
+	delete(store, name("o", 7))
+	s.sets(store, -1)
 	k = s.starts("")
 	require.Contains(t, k.log(), "systemd has lost a part of it name=m version=1")
 	require.Empty(t, k.states())
 	s.hears()
-	require.Len(t, s.store, 1, "the state")
+	store, _ = s.has()
+	require.Len(t, store, 1, "the state")
 
 	var all sync.WaitGroup // puts at once
 	for i := range 20 {
