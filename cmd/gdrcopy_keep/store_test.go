@@ -75,11 +75,18 @@ func (s *systemd) takes(text string, fd int) {
 	}
 }
 
-// sets puts other values there.
-func (s *systemd) sets(store map[string]int, left int) {
+// keeps has that stored, and nothing else.
+func (s *systemd) keeps(store map[string]int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.store, s.left = store, left
+	s.store = store
+}
+
+// dies has the keeper count as killed after so many messages; -1: never.
+func (s *systemd) dies(left int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.left = left
 }
 
 // has returns what is there.
@@ -117,8 +124,7 @@ func (s *systemd) starts(before string) *process {
 func (s *systemd) ends(k *process) {
 	k.kill()
 	s.hears()
-	store, _ := s.has()
-	s.sets(store, -1)
+	s.dies(-1)
 }
 
 // The keeper is killed after each message to systemd. The next one has the old set or the new one, and its holder.
@@ -134,10 +140,9 @@ func TestRestart(t *testing.T) {
 	fds[1], texts[1] = old[1], oldTexts[1] // is in both
 	seen := map[string]int{}
 	for left, all := 0, false; !all; left++ {
-		s.sets(maps.Clone(before), -1)
+		s.keeps(maps.Clone(before))
 		k := s.starts("")
-		store, _ := s.has()
-		s.sets(store, left)
+		s.dies(left)
 		require.Empty(t, k.dial().put("m@1", number, pidfd, fds).Errno)
 		s.hears()
 		_, rest := s.has()
@@ -158,7 +163,7 @@ func TestRestart(t *testing.T) {
 		dropped := strings.Contains(k.log(), "dropped: of a put that did not end")
 		s.hears()
 		require.Equal(t, left > 0 && got[0] == "old0", dropped && got[0] == "old0")
-		store, _ = s.has()
+		store, _ := s.has()
 		require.Len(t, store, 3+1+1, "files, a pidfd, the state")
 		s.ends(k)
 	}
@@ -189,7 +194,7 @@ func TestStore(t *testing.T) {
 	s.ends(k)
 	store, _ = s.has()
 	delete(store, name("o", 7))
-	s.sets(store, -1)
+	s.keeps(store)
 	k = s.starts("")
 	require.Contains(t, k.log(), "systemd has lost a part of it name=m version=1")
 	require.Empty(t, k.states())

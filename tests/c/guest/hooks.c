@@ -119,7 +119,10 @@ static const struct way {
 	{ "setresuid", set_ids },
 };
 
-/* What the call answers with each way in its hook, and what the way answers, in the order of ways: I is EINVAL, A EAGAIN, a point 0. */
+/*
+ * What the call answers with each way in its hook, and what the way answers, in the order of ways: I is
+ * EINVAL, A EAGAIN, a point 0.
+ */
 static const struct place {
 	const char *name;
 	int (*call)(void);
