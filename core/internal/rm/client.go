@@ -29,7 +29,7 @@ type client struct {
 	fd     int
 	file   sys.FileID
 	root   handle
-	attach sync.Mutex // held while the kernel makes a device object
+	attach sync.Mutex // held while the kernel makes a device object, and while the client ends; after process.mu
 	gpus   sync.Map   // *gpu by CUDA's ordinal, an int; for memory of descriptors by the driver's device instance, a uint32
 }
 
@@ -88,6 +88,8 @@ func explainOpen(path string, err error) error {
 // close frees everything. The host may have closed one of our descriptors, and may use
 // its number for a file of its own. close leaves such a descriptor alone.
 func (c *client) close() error {
+	c.attach.Lock() // a device object that is being made is one of all
+	defer c.attach.Unlock()
 	var err error
 	for _, g := range c.all() {
 		err = errors.Join(err, sys.CloseOwn(g.fd, g.file))

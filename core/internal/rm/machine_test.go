@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"testing"
+	"time"
 	"unsafe"
 
 	"gdrapi/core/backend"
@@ -38,6 +39,22 @@ func (a answering) ioctl(_ int, code uint32, arg unsafe.Pointer) error {
 		return unix.EINVAL
 	}
 	return nil
+}
+
+func TestCloseWaitsForADeviceObject(t *testing.T) {
+	c := &client{ioctl: func(int, uint32, unsafe.Pointer) error { return unix.EBADF }, fd: -1}
+	fd, err := unix.Open(t.TempDir(), unix.O_RDONLY, 0)
+	require.NoError(t, err)
+	file, err := sys.Own(fd)
+	require.NoError(t, err)
+	c.attach.Lock()
+	closed := make(chan error)
+	go func() { closed <- c.close() }()
+	time.Sleep(10 * time.Millisecond)
+	c.gpus.Store(0, &gpu{fd: fd, file: file})
+	c.attach.Unlock()
+	<-closed
+	require.False(t, file.IsStill(fd))
 }
 
 // pciTree is a folder of PCI devices, each "vendor device revision".
