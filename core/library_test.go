@@ -1,25 +1,22 @@
 package core_test
 
 import (
-	"encoding/binary"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"log"
 	"os"
-	"runtime"
 	"testing"
 
 	"gdrapi/core"
 	"gdrapi/core/cuda/cudatest"
 
-	"github.com/ebitengine/purego"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 )
 
-// The examples need a GPU or the doubles, as TestLibrary does.
+// The examples need the doubles, as TestLibrary does.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if os.Getenv("GDR_TEST_DOUBLES") == "1" {
@@ -67,86 +64,6 @@ func TestLibrary(t *testing.T) {
 	require.ErrorAs(t, err, &e, "%v", err)
 	require.NoError(t, d.Close())
 	require.ErrorIs(t, mem.Close(), core.ErrClosed)
-}
-
-// A read through a mapping of a small allocation, right after a cuMemcpyDtoD to it, shows what was
-// copied: Map sets SYNC_MEMOPS on that memory, and not on its neighbours on the same GPU page. It runs
-// on a GPU, too: core_test -test.run FreshReads.
-func TestFreshReads(t *testing.T) {
-	libcuda, err := purego.Dlopen("libcuda.so.1", purego.RTLD_NOW)
-	if err != nil {
-		t.Skip("needs CUDA: ", err)
-	}
-	cu := func(name string, args ...uintptr) uintptr {
-		fn, err := purego.Dlsym(libcuda, name)
-		require.NoError(t, err)
-		r, _, _ := purego.SyscallN(fn, args...)
-		return r
-	}
-	must := func(name string, args ...uintptr) {
-		t.Helper()
-		require.Zero(t, cu(name, args...), name)
-	}
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	var context uintptr
-	if r := cu("cuInit", 0); r != 0 {
-		t.Skip("CUDA does not start: ", r)
-	}
-	must("cuDevicePrimaryCtxRetain", cudatest.Address(&context), 0)
-	defer cu("cuDevicePrimaryCtxRelease_v2", 0)
-	must("cuCtxSetCurrent", context)
-	defer cu("cuCtxSetCurrent", 0)
-
-	alloc := func(size uintptr) (p uint64) {
-		must("cuMemAlloc_v2", cudatest.Address(&p), size)
-		t.Cleanup(func() { cu("cuMemFree_v2", uintptr(p)) })
-		return p
-	}
-	reads, busySize := 50, uintptr(4096)
-	if _, err := purego.Dlsym(libcuda, "cuda_sim_live"); err != nil {
-		reads, busySize = 1000, 1<<30 // the copy waits behind a memset
-	}
-	source, busy := alloc(4096), alloc(busySize)
-	d, err := core.Open(options)
-	require.NoError(t, err)
-	for _, size := range []uintptr{1024, 32768} {
-		var mine uint64
-		var before []uint64
-		for i := 0; i < 200 && mine == 0; i++ {
-			p := alloc(size)
-			if len(before) > 0 && before[len(before)-1]>>16 == p>>16 && before[len(before)-1] < p {
-				mine = p
-			}
-			before = append(before, p)
-		}
-		require.NotZero(t, mine, "no two allocations share a GPU page")
-		m, err := d.Map(mine, 64)
-		require.NoError(t, err)
-		stale := 0
-		for i := 1; i <= reads; i++ {
-			must("cuMemsetD32_v2", uintptr(source), uintptr(i), 16)
-			must("cuCtxSynchronize")
-			must("cuMemsetD8Async", uintptr(busy), uintptr(i&255), busySize, 0)
-			must("cuMemcpyDtoD_v2", uintptr(mine), uintptr(source), 64)
-			var got [4]byte
-			_, err := m.ReadAt(got[:], 0)
-			require.NoError(t, err)
-			if binary.NativeEndian.Uint32(got[:]) != uint32(i) {
-				stale++
-			}
-			must("cuCtxSynchronize")
-		}
-		require.Zero(t, stale, "%d bytes, of %d reads", size, reads)
-		t.Logf("%d bytes: %d of %d stale", size, stale, reads)
-		for _, p := range before[:len(before)-1] {
-			var set int32
-			must("cuPointerGetAttribute", cudatest.Address(&set), 6, uintptr(p))
-			require.Zero(t, set, "nobody asked for %#x", p)
-		}
-		require.NoError(t, m.Close())
-	}
-	require.NoError(t, d.Close())
 }
 
 // Without cgo nobody watches libcuda. Memory that only a watched export finds is refused, and

@@ -14,6 +14,7 @@ import (
 	"gdrapi/core/cuda"
 	"gdrapi/core/cuda/cudatest"
 	"gdrapi/core/internal/mmio"
+	"gdrapi/core/internal/scripttest"
 	"gdrapi/core/internal/sys"
 	"gdrapi/core/log"
 	"gdrapi/core/log/logtest"
@@ -120,11 +121,16 @@ var calls = map[string]func(l *life) error{
 	"attribute": func(l *life) error { return failed(l.d.Attribute(backend.AttrForcePCIe)) },
 	"backend":   func(l *life) error { return failed(l.d.Backend()) },
 	"version":   func(l *life) error { _, _, err := l.d.Version(); return err },
+	"isMapped":  func(l *life) error { return l.is(true) },
+	"isFree":    func(l *life) error { return l.is(false) },
+	"panic":     func(*life) error { panic("a defect") },
 }
 
-var answers = map[string]error{
-	"CLOSED": ErrClosed, "NOTSERVED": fmt.Errorf("with context: %w", backend.NotServed{Reason: unix.EINVAL}), "EINVAL": unix.EINVAL,
-	"EAGAIN": unix.EAGAIN, "EDOM": unix.EDOM, "EXDEV": unix.EXDEV, "EPERM": unix.EPERM, "ENOMEM": unix.ENOMEM, "ENOTSUP": unix.ENOTSUP, "EIO": unix.EIO,
+func (l *life) is(mapped bool) error {
+	i, err := l.b.Info()
+	require.Equal(l, mapped, i.Mapped)
+	require.Equal(l, mapped, l.m != nil && l.m.IsOpen())
+	return err
 }
 
 // errno is what a Go program makes of an error.
@@ -134,68 +140,54 @@ func errno(err error) unix.Errno {
 	return e
 }
 
-// run runs a script, whose words are
-//
-//	CALL            it succeeds
-//	CALL=ERRNO      it fails so
-//	CALL{WORD,WORD} the words run within it, in the driver's function or in the host's mmap or munmap
-//	-WHAT=ERRNO     the driver's function, or munmap, fails from now on; -2WHAT: that of the other backend
-//	+WHAT           it works again
-//	isMapped, isFree, is:BACKEND
-//	panic           the driver, or munmap, panics; the call around it says so
+// run runs a script of scripttest's, whose words are calls, and is:BACKEND. CALL{SCRIPT} runs the script within the call, in
+// the driver's function or in the host's mmap or munmap. What fails is a function of the driver, or munmap; 2WHAT is that of
+// the other backend. ErrClosed is ESHUTDOWN here, for others are EINVAL, too.
 func (l *life) run(script string) {
 	l.Helper()
-	for _, word := range strings.Fields(script) {
-		head, want, _ := strings.Cut(word, "=")
-		within := ""
-		if name, rest, found := strings.Cut(word, "{"); found {
-			head, within, want = name, rest[:strings.LastIndex(rest, "}")], strings.TrimPrefix(rest[strings.LastIndex(rest, "}")+1:], "=")
-		}
-		require.True(l, want == "" || answers[want] != nil, "%s in %q", word, script)
-		of, what := l.f, strings.TrimLeft(head, "+-")
-		if strings.HasPrefix(what, "2") {
-			of, what = l.other, what[1:]
-		}
-		switch {
-		case what == "munmap":
-			l.munmapAnswers = answers[want]
-		case head[0] == '-':
-			of.Fail[what] = answers[want]
-		case head[0] == '+':
-			delete(of.Fail, what)
-		case head == "panic":
-			panic("in " + script)
-		case head == "isMapped" || head == "isFree":
-			i, err := l.b.Info()
-			require.NoError(l, err, script)
-			require.Equal(l, head == "isMapped", i.Mapped, script)
-			require.Equal(l, head == "isMapped", l.m != nil && l.m.IsOpen(), script)
-		case strings.HasPrefix(head, "is:"):
-			name, err := l.d.Backend()
-			require.NoError(l, err, script)
-			require.Equal(l, head[3:], name, script)
-		default:
-			l.callWith(head, within, script)
-			err := calls[head](l)
-			require.ErrorIs(l, err, answers[want], "%s in %q", word, script)
-			require.Equal(l, errno(answers[want]), errno(err), "%s in %q: %v", word, script, err)
-			if strings.HasSuffix(within, "panic") {
-				require.ErrorContains(l, err, "in "+strings.ReplaceAll(within, ",", " "))
+	words := map[string]func(string) error{"is": func(want string) error {
+		name, err := l.d.Backend()
+		require.Equal(l, want, name, script)
+		return err
+	}}
+	for name, call := range calls {
+		words[name] = func(within string) error {
+			l.callWith(name, within)
+			err := call(l)
+			if errors.Is(err, ErrClosed) {
+				require.Equal(l, unix.EINVAL, errno(err))
+				return unix.ESHUTDOWN
 			}
+			return err
 		}
 	}
+	scripttest.Run(l, script, words, func(what, how string) {
+		var err error
+		if how == "NOTSERVED" {
+			err = fmt.Errorf("with context: %w", backend.NotServed{Reason: unix.EINVAL})
+		} else if how != "" {
+			err = scripttest.Errno(l, how)
+		}
+		if other, found := strings.CutPrefix(what, "2"); found {
+			l.other.Fail[other] = err
+		} else if what == "munmap" {
+			l.munmapAnswers = err
+		} else {
+			l.f.Fail[what] = err
+		}
+	})
 }
 
-// callWith has words run in the next call.
-func (l *life) callWith(call, words, script string) {
-	if words == "" {
+// callWith has a script run in the next call.
+func (l *life) callWith(call, script string) {
+	if script == "" {
 		return
 	}
 	ran := false
 	hook := func() {
 		if !ran { // a script has one such word
 			ran = true
-			l.run(strings.ReplaceAll(words, ",", " "))
+			l.run(script)
 		}
 	}
 	place := map[string]*func(){"map": &l.f.OnMap, "unmap": &l.inMunmap, "unpin": &l.f.OnUnpin, "close": &l.f.OnUnpin}[call]
@@ -203,7 +195,7 @@ func (l *life) callWith(call, words, script string) {
 		place = &l.f.OnPin
 	}
 	*place = hook
-	l.Cleanup(func() { require.True(l, ran, "%s did not run in %q", words, script) })
+	l.Cleanup(func() { require.True(l, ran, "%q did not run in %s", script, call) })
 }
 
 // end closes the device. What stays is what munmap has left.
@@ -223,39 +215,39 @@ func (h *half) asked() string {
 	return strings.Join(slices.DeleteFunc(h.Made(), func(c string) bool { return c == "info" || c == "flag" }), " ")
 }
 
-const onBuffer = " unpin=CLOSED map=CLOSED mapping=CLOSED info=CLOSED revoked=CLOSED unmap=CLOSED read=CLOSED write=CLOSED export=CLOSED object=CLOSED"
-const onDevice = " pin=CLOSED pinFD=CLOSED Map=CLOSED alloc=CLOSED attribute=CLOSED version=CLOSED backend=CLOSED close=CLOSED"
+const onBuffer = " unpin=ESHUTDOWN map=ESHUTDOWN mapping=ESHUTDOWN info=ESHUTDOWN revoked=ESHUTDOWN unmap=ESHUTDOWN read=ESHUTDOWN write=ESHUTDOWN export=ESHUTDOWN object=ESHUTDOWN"
+const onDevice = " pin=ESHUTDOWN pinFD=ESHUTDOWN Map=ESHUTDOWN alloc=ESHUTDOWN attribute=ESHUTDOWN version=ESHUTDOWN backend=ESHUTDOWN close=ESHUTDOWN"
 
 func TestLives(t *testing.T) {
 	for _, c := range []struct{ script, driver string }{
 		// A failed unmap of the driver's leaves no mapping; an old mapping does not close the next one.
-		{"pin map -unmap=EDOM unmap=EDOM +unmap isFree unmap=CLOSED map map=EAGAIN isMapped unmap", "pin map unmap map unmap unpin"},
-		{"pin map unmap map2 unmapOld=CLOSED isMapped mapping unmap unpin", "pin map unmap map unmap unpin"},
+		{"pin map -unmap=EDOM unmap=EDOM +unmap isFree unmap=ESHUTDOWN map map=EAGAIN isMapped unmap", "pin map unmap map unmap unpin"},
+		{"pin map unmap map2 unmapOld=ESHUTDOWN isMapped mapping unmap unpin", "pin map unmap map unmap unpin"},
 		// The first error is told. What has failed is not tried again.
-		{"pin map -unmap=EDOM unpin=EDOM unpin=CLOSED close", "pin map unmap unpin"},
-		{"pin map -unpin=EXDEV unpin=EXDEV unpin=CLOSED close", "pin map unmap unpin"},
-		{"pin map -unmap=EDOM -unpin=EXDEV unpin=EDOM unpin=CLOSED close", "pin map unmap unpin"},
-		{"Map -unmap=EDOM -unpin=EXDEV unmap=EDOM unmap=CLOSED close", "pin map unmap unpin"},
-		{"Map -unpin=EXDEV unmap=EXDEV unmap=CLOSED close", "pin map unmap unpin"},
+		{"pin map -unmap=EDOM unpin=EDOM unpin=ESHUTDOWN close", "pin map unmap unpin"},
+		{"pin map -unpin=EXDEV unpin=EXDEV unpin=ESHUTDOWN close", "pin map unmap unpin"},
+		{"pin map -unmap=EDOM -unpin=EXDEV unpin=EDOM unpin=ESHUTDOWN close", "pin map unmap unpin"},
+		{"Map -unmap=EDOM -unpin=EXDEV unmap=EDOM unmap=ESHUTDOWN close", "pin map unmap unpin"},
+		{"Map -unpin=EXDEV unmap=EXDEV unmap=ESHUTDOWN close", "pin map unmap unpin"},
 		{"pin pin -unpin=EXDEV close=EXDEV", "pin pin unpin unpin"},
 		{"-pin=ENOTSUP Map=ENOTSUP pin=ENOTSUP +pin -info=EIO pinFD=EIO Map=EIO -map=ENOMEM +info Map=ENOMEM -pin=EIO pin=EIO", "pin pin pin unpin pin unpin pin map unpin pin"},
 		{"pin export export2=EINVAL -export=EPERM export=EPERM", "pin export export unpin"},
 		{"pin object -object=ENOTSUP object=ENOTSUP", "pin object object unpin"},
 		{"pinFD map -pin=EINVAL pinFD=EINVAL", "pin map pin unmap unpin"},
 		// Closed while another call is under way: nothing is lost, or ends twice.
-		{"pin unpin{close,close=CLOSED}", "pin unpin"},
-		{"pin pin pin close{close=CLOSED}", "pin pin pin unpin unpin unpin"},
-		{"pin map unmap{unmap=CLOSED} unmap=CLOSED", "pin map unmap unpin"},
-		{"Map unmap{unmap=CLOSED} unmap=CLOSED", "pin map unmap unpin"},
-		{"pin{close}=CLOSED", "pin unpin"},
-		{"pinFD{close}=CLOSED", "pin unpin"},
-		{"Map{close}=CLOSED", "pin unpin"},
+		{"pin unpin{close,close=ESHUTDOWN}", "pin unpin"},
+		{"pin pin pin close{close=ESHUTDOWN}", "pin pin pin unpin unpin unpin"},
+		{"pin map unmap{unmap=ESHUTDOWN} unmap=ESHUTDOWN", "pin map unmap unpin"},
+		{"Map unmap{unmap=ESHUTDOWN} unmap=ESHUTDOWN", "pin map unmap unpin"},
+		{"pin{close}=ESHUTDOWN", "pin unpin"},
+		{"pinFD{close}=ESHUTDOWN", "pin unpin"},
+		{"Map{close}=ESHUTDOWN", "pin unpin"},
 		// What is closed refuses each call, and asks the driver nothing.
 		{"pin map unpin" + onBuffer + onBuffer + " close" + onBuffer + onDevice + onBuffer + onDevice, "pin map unmap unpin"},
 		{"pin map -munmap=EPERM unmap=EPERM isMapped write +munmap unmap", "pin map unmap unpin"},
 		// A defect on the way to the driver loses no buffer: it is as before, and gone after Close.
-		{"pin map{panic}=EIO isFree map unmap{panic}=EIO isMapped write unmap", "pin map map unmap unpin"},
-		{"pin map{unpin,panic}=EIO unpin=CLOSED", "pin map unpin"},
+		{"pin map{panic}=EIO~a.defect isFree map unmap{panic}=EIO~a.defect isMapped write unmap", "pin map map unmap unpin"},
+		{"pin map{unpin,panic}=EIO~a.defect unpin=ESHUTDOWN", "pin map unpin"},
 	} {
 		l := withMemory(t)
 		l.run(c.script)
@@ -268,7 +260,7 @@ func TestLives(t *testing.T) {
 func TestPanicsHaveAStack(t *testing.T) {
 	l := withMemory(t)
 	l.run("pin")
-	for _, script := range []string{"map{panic}=EIO", "map unmap{panic}=EIO"} {
+	for _, script := range []string{"map{panic}=EIO~a.defect", "map unmap{panic}=EIO~a.defect"} {
 		lines := logtest.Lines(t, log.Error, func() { l.run(script) })
 		require.Regexp(t, "(?s)^ERR:  internal error, please report it: .*life_test.go", lines)
 	}
@@ -279,18 +271,18 @@ func TestPanicsHaveAStack(t *testing.T) {
 func TestCallsInMmapAndMunmap(t *testing.T) {
 	for words, ends := range map[string]bool{
 		"info": false, "revoked": false, "export": false, "mapping=EINVAL": false, "map=EAGAIN": false, "pin": false, "unpin": true,
-		"unpin,unpin=CLOSED": true, "close": true, "close,unpin=CLOSED": true,
+		"unpin,unpin=ESHUTDOWN": true, "close": true, "close,unpin=ESHUTDOWN": true,
 	} {
 		closed, stays, after := "", 0, " isMapped +munmap unmap"
 		if words == "pin" {
 			after = " write +munmap unmap"
 		}
 		if ends {
-			closed, stays, after = "=CLOSED", 1, " write=CLOSED unmap=CLOSED +munmap"
+			closed, stays, after = "=ESHUTDOWN", 1, " write=ESHUTDOWN unmap=ESHUTDOWN +munmap"
 		}
 		for script, stays := range map[string]int{
 			"pin map{" + words + "}" + closed:                            0,
-			"pin map unmap{" + words + "} unmap=CLOSED":                  0,
+			"pin map unmap{" + words + "} unmap=ESHUTDOWN":               0,
 			"pin map -munmap=ENOMEM unmap{" + words + "}=ENOMEM" + after: stays,
 		} {
 			t.Run(script, func(t *testing.T) {
@@ -300,7 +292,7 @@ func TestCallsInMmapAndMunmap(t *testing.T) {
 			})
 		}
 	}
-	l, script := withMemory(t), "pin map -munmap=EPERM unpin=EPERM write=CLOSED unmap=CLOSED +munmap"
+	l, script := withMemory(t), "pin map -munmap=EPERM unpin=EPERM write=ESHUTDOWN unmap=ESHUTDOWN +munmap"
 	l.run(script)
 	l.end(script, 1)
 }
@@ -345,34 +337,4 @@ func TestMemory(t *testing.T) {
 	l.run("close")
 	require.ErrorIs(t, failed(l.d.addMemory(a)), ErrClosed)
 	require.Equal(t, before, sim.Live())
-}
-
-// The answers are the backend's, each its own; what is no attribute has EINVAL, and no backend is asked.
-func TestAnswers(t *testing.T) {
-	d := live(t, newHalf("fake", false)).d
-	b, err := d.Pin(request)
-	require.NoError(t, err)
-	require.Same(t, d, b.Device())
-	require.EqualError(t, ErrClosed, unix.EINVAL.Error())
-	require.Equal(t, unix.EINVAL, errno(ErrClosed))
-	o, err := b.Object()
-	require.NoError(t, err)
-	require.Equal(t, Object{Offset: request.Addr, Length: request.Addr + request.Size, Count: 1}, o)
-	fd, err := b.Export(ExportWhole)
-	require.NoError(t, err)
-	require.EqualValues(t, request.Addr, fd)
-	f := backendtest.New()
-	d, err = Open(Options{Backends: []backend.Backend{f}})
-	require.NoError(t, err)
-	last := backend.AttrPersistentMapping
-	for ; last.IsKnown(); last++ {
-		v, err := d.Attribute(last)
-		require.NoError(t, err)
-		require.EqualValues(t, last, v)
-	}
-	asked := len(f.Made())
-	for _, a := range []backend.Attr{-1 << 31, -1, 0, last, 1 << 30} {
-		require.Equal(t, unix.EINVAL, errno(failed(d.Attribute(a))))
-	}
-	require.Len(t, f.Made(), asked)
 }

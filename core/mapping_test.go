@@ -142,7 +142,7 @@ func TestCloseWaitsForCopies(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, <-ended)
 		require.Contains(t, l.f.Made(), "unmap")
-		l.run("write=CLOSED")
+		l.run("write=ESHUTDOWN")
 	}
 }
 

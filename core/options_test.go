@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"gdrapi/core/internal/rm"
 	"gdrapi/core/log"
 	"gdrapi/core/log/logtest"
 
@@ -65,13 +64,4 @@ func TestOutcome(t *testing.T) {
 	require.Equal(t, "ERR:  gdr_map: it is mapped: resource temporarily unavailable (errno 11)", first, "a success has no line")
 	require.Regexp(t, "^ERR:  gdr_map: internal error, please report it: a defect\ngoroutine ", rest)
 	require.Empty(t, logtest.Lines(t, log.Off, func() { Outcome("gdr_map", unix.EAGAIN, nil) }))
-}
-
-// ears are a host's.
-type ears struct{ Ears }
-
-// What the host lends reaches the backends.
-func TestOptionsOfBackends(t *testing.T) {
-	mine := &ears{}
-	require.Same(t, mine, Backends(Options{Ears: mine})[2].(rm.Backend).Ears)
 }

@@ -148,23 +148,3 @@ func TestFirstPinsRace(t *testing.T) {
 	l.run("is:other close")
 	require.Zero(t, l.other.Live)
 }
-
-// All backends were tried in vain: each says why, and ENODEV is the errno of all.
-func TestReasons(t *testing.T) {
-	var all []backend.Backend
-	for _, name := range []string{"a", "b", "c"} {
-		h := newHalf(name, false)
-		h.Fail["open"] = unix.ENOTSUP
-		all = append(all, h)
-	}
-	_, err := Open(Options{Backends: all})
-	require.Equal(t, unix.ENODEV, errno(err))
-	var reasons NoBackend
-	require.ErrorAs(t, err, &reasons)
-	require.Len(t, reasons, 3)
-	for i, b := range all {
-		require.ErrorContains(t, reasons[i], "the "+b.Name()+" backend does not open")
-		require.ErrorContains(t, err, reasons[i].Error())
-		require.ErrorIs(t, reasons[i], unix.ENOTSUP)
-	}
-}

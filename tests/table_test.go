@@ -61,10 +61,10 @@ var table = []Group{
 		goTest(Program{Name: "texts", Sim: Plain}, "./cmd/gdrcopy_doctor/...", "./tests/doctor/..."),
 	}},
 
-	{Name: "go", Holds: "the core: which backend is taken, what is said where none is; each backend; Go programs; SYNC_MEMOPS on each memory of own bytes", Rows: []Program{
+	{Name: "go", Holds: "the core: which backend is taken, what is said where none is; each backend; Go programs", Rows: []Program{
 		goTest(Program{Name: "core", Sim: Plain}, "./core/...", "./capi/cache", "./capi/handle", "./capi/guest"),
 		// As a Go program without cgo uses it, on each simulated driver.
-		{Name: "library", Cmd: cmd("$B/bin/core_test", "-test.v", "-test.run", "^(TestLibrary|TestFreshReads|TestMemoryThatNeedsTheWatch|Example)"),
+		{Name: "library", Cmd: cmd("$B/bin/core_test", "-test.v", "-test.run", "^(TestLibrary|TestMemoryThatNeedsTheWatch|Example)"),
 			Count: GoTest, On: all},
 		{Name: "pages", Cmd: cmd("$B/bin/core_rm_test", "-test.v", "-test.run", "^TestHostPagesOf64KiB"), Count: GoTest, Sim: RMDriver,
 			Env: cmd("NVRM_SIM_PAGE=65536")},
@@ -506,7 +506,6 @@ var gpu = func() []Program {
 		}
 	}
 	add("api/copy", "$B/bin/copy_test")
-	add("api/go", "$B/bin/core_test", "-test.v", "-test.run", "FreshReads").Count = GoTest
 	add("api/vkgdr", "$B/bin/vkgdr_test")
 	// A word to a kernel and back, and data with it, which both sides verify.
 	for _, args := range [][]string{{"pplat"}, {"pplat_data", "-s", "4096"}, {"pplat_by_gpu", "-s", "4096", "-m", "1", "-G", "hostmem"}} {

@@ -1,7 +1,6 @@
 package cuda
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 	"unsafe"
@@ -18,27 +17,6 @@ func with(s symbol, fn any) *Driver {
 	d := &Driver{fn: new(functions)}
 	d.fn[s] = purego.NewCallback(fn)
 	return d
-}
-
-// A driver before CUDA 11.7 does not know what one object is mapped to.
-func TestMemoryAtOfAnOldDriver(t *testing.T) {
-	if !cudatest.InChild(t, "CUDA_SIM_DRIVER_VERSION=11060") {
-		return
-	}
-	sim := cudatest.Need(t)
-	d := load1(t)
-	p := sim.MemAlloc(0, 3<<20)
-	for range 2 {
-		m, err := d.MemoryAt(p)
-		require.NoError(t, err)
-		require.NotZero(t, m.Context)
-		require.NotZero(t, m.ID)
-		m.Context, m.ID = 0, 0
-		require.Equal(t, MemoryInfo{Legacy: true, Start: p, Size: 3 << 20}, m)
-		require.True(t, noMappings.Load())
-		_, err = d.MemoryAt(4096)
-		require.ErrorIs(t, err, unix.EINVAL)
-	}
 }
 
 // What a driver may answer that no double does.
@@ -65,34 +43,16 @@ func TestMemoryOfOtherDrivers(t *testing.T) {
 	}
 }
 
-// smallBuffers is n buffers of 512 bytes, and a function that frees one.
-func smallBuffers(t *testing.T, sim *cudatest.Sim, n int) (addrs []uint64, free func(uint64)) {
-	leave := sim.WithContext(0)
-	live := map[uint64]bool{}
-	for range n {
-		var p uint64
-		sim.Must("cuMemAlloc_v2", uintptr(unsafe.Pointer(&p)), 512)
-		addrs = append(addrs, p)
-		live[p] = true
-	}
-	free = func(p uint64) {
-		sim.Must("cuMemFree_v2", uintptr(p))
-		delete(live, p)
-	}
-	t.Cleanup(func() {
-		for p := range live {
-			free(p)
-		}
-		leave()
-	})
-	return addrs, free
-}
-
 // All memory in a range gets the attribute, and none beside it. Of several failures one line says so.
 func TestSyncMemopsOfARange(t *testing.T) {
 	sim := cudatest.Need(t)
 	d := load1(t)
-	addrs, _ := smallBuffers(t, sim, 4)
+	defer sim.WithContext(0)()
+	var addrs [4]uint64
+	for i := range addrs {
+		sim.Must("cuMemAlloc_v2", uintptr(unsafe.Pointer(&addrs[i])), 512)
+		defer func() { sim.Must("cuMemFree_v2", uintptr(addrs[i])) }()
+	}
 	d.SyncMemops(addrs[0], 0)
 	sim.Fail("cuPointerSetAttribute", int(ErrUnknown), 1)
 	lines := cudatest.Lines(t, func() { d.SyncMemops(addrs[1], addrs[2]+1-addrs[1]) })
@@ -102,39 +62,6 @@ func TestSyncMemopsOfARange(t *testing.T) {
 	for i, addr := range addrs {
 		require.Equal(t, i == 1 || i == 2, hasSyncMemops(t, d, addr), "buffer %d", i)
 	}
-}
-
-// A call by the first memory of a range that fails goes on with the next one, where the first has gone.
-func TestOnMemory(t *testing.T) {
-	sim := cudatest.Need(t)
-	d := load1(t)
-	for _, c := range []struct {
-		what  string
-		goes  int // so many go while fn has them
-		tried int
-		want  error
-	}{
-		{"none goes", 0, 1, unix.EMLINK},
-		{"the first goes", 1, 2, unix.EMLINK},
-		{"all go", 3, 3, unix.EINVAL},
-	} {
-		t.Run(c.what, func(t *testing.T) {
-			addrs, free := smallBuffers(t, sim, 3)
-			var tried []uint64
-			err := d.OnMemory(addrs[0], addrs[2]+1-addrs[0], func(m MemoryInfo, at uint64) error {
-				if tried = append(tried, at); len(tried) <= c.goes {
-					free(at)
-				}
-				return unix.EMLINK
-			})
-			require.ErrorIs(t, err, c.want)
-			require.Equal(t, addrs[:c.tried], tried)
-			if c.want == unix.EINVAL {
-				require.ErrorContains(t, err, fmt.Sprintf("the memory at %#x was freed while it was being pinned", addrs[2]))
-			}
-		})
-	}
-	require.ErrorIs(t, d.OnMemory(4096, 1<<16, func(MemoryInfo, uint64) error { t.Error("fn ran"); return nil }), unix.EINVAL)
 }
 
 func TestPCIAddress(t *testing.T) {

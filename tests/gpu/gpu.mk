@@ -4,5 +4,5 @@
 # make check-gpu      [long 10 min] the tests on a real GPU, with the driver that this machine has
 
 .PHONY: gpu-programs
-gpu-programs: all examples suite $(EXTBINS) $(GUESTBINS) $(BIN)/demo $(BIN)/badinput $(BIN)/rm_memory $(BIN)/copy_test $(BIN)/core_test $(BIN)/vkgdr_test litmus
+gpu-programs: all examples suite $(EXTBINS) $(GUESTBINS) $(BIN)/demo $(BIN)/badinput $(BIN)/rm_memory $(BIN)/copy_test $(BIN)/vkgdr_test litmus
 check-gpu: gpu-programs

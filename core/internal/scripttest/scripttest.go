@@ -12,6 +12,7 @@ import (
 // Run runs a script, whose words are
 //
 //	CALL            one of calls, which succeeds; CALL:ARGUMENT gives it an argument
+//	CALL{SCRIPT}    the argument is a script, whose words commas part
 //	CALL=ERRNO      it fails so; CALL=ERRNO~TEXT: and says that, each dot of which is any character
 //	-FUNCTION=HOW   fails has a function of the driver fail so
 //	+FUNCTION       it works again: HOW is ""
@@ -24,6 +25,10 @@ func Run(t testing.TB, script string, calls map[string]func(argument string) err
 			continue
 		}
 		name, argument, _ := strings.Cut(head, ":")
+		if outer, rest, found := strings.Cut(word, "{"); found {
+			end := strings.LastIndex(rest, "}")
+			name, argument, want = outer, strings.ReplaceAll(rest[:end], ",", " "), strings.TrimPrefix(rest[end+1:], "=")
+		}
 		require.Contains(t, calls, name, "%s in %q", word, script)
 		err := calls[name](argument)
 		errno, text, _ := strings.Cut(want, "~")
