@@ -11,12 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestOpen(t *testing.T) {
-	handle, err := Open("libc.so.6")
-	require.NoError(t, err)
-	require.NotZero(t, handle)
-}
-
 // What it loads the host's own libraries do not find.
 func TestOpenIsLocal(t *testing.T) {
 	handle, err := Open(dltest.Library(t, "int gdr_dl_local(void) { return 7; }\n"))
@@ -86,5 +80,4 @@ func TestCall(t *testing.T) {
 	require.Same(t, &text[3], end)
 	require.Equal(t, -18, int(Call(find("strtol"), &text[0], (*uintptr)(nil), uint64(16))), "NULL")
 	require.EqualValues(t, 7, Call(find("abs"), -7))
-	require.Panics(t, func() { Call(find("strlen"), "text") })
 }

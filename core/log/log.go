@@ -11,7 +11,7 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"golang.org/x/sys/unix"
+	"gdrapi/core/internal/sys"
 )
 
 // Level is the severity of a line. The values are those of GDRCOPY_LOG_LEVEL.
@@ -60,11 +60,8 @@ func logf(l Level, format string, args []any) {
 
 func write(b []byte) {
 	for len(b) > 0 {
-		n, err := unix.Write(2, b)
-		if err == unix.EINTR {
-			continue
-		}
-		if n <= 0 {
+		n, err := sys.Write(2, b)
+		if err != nil || n == 0 {
 			return // a host may have closed standard error
 		}
 		b = b[n:]

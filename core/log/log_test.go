@@ -3,12 +3,8 @@ package log_test
 import (
 	"os"
 	"os/exec"
-	"os/signal"
-	"runtime"
 	"strings"
 	"testing"
-	"time"
-	"unsafe"
 
 	"gdrapi/core/log"
 	"gdrapi/core/log/logtest"
@@ -68,19 +64,13 @@ func replace(t *testing.T, fd int, f func()) {
 	require.NoError(t, unix.Close(saved))
 }
 
-// smallPipe has both ends of a pipe, and how many bytes it takes.
-func smallPipe(t *testing.T, flags int) (p [2]int, room int) {
-	t.Helper()
-	require.NoError(t, unix.Pipe2(p[:], flags|unix.O_CLOEXEC))
-	room, err := unix.FcntlInt(uintptr(p[1]), unix.F_SETPIPE_SZ, 4096)
-	require.NoError(t, err)
-	return p, room
-}
-
 // A line is lost where standard error takes none of it, or part of it. The call goes on.
 func TestNoRoom(t *testing.T) {
 	replace(t, -1, func() { log.Errorf("nowhere") })
-	p, room := smallPipe(t, unix.O_NONBLOCK)
+	var p [2]int
+	require.NoError(t, unix.Pipe2(p[:], unix.O_NONBLOCK|unix.O_CLOEXEC))
+	room, err := unix.FcntlInt(uintptr(p[1]), unix.F_SETPIPE_SZ, 4096)
+	require.NoError(t, err)
 	replace(t, p[1], func() { log.Errorf("%s", strings.Repeat("x", 2*room)) })
 	got := make([]byte, 3*room)
 	n, err := unix.Read(p[0], got)
@@ -88,59 +78,4 @@ func TestNoRoom(t *testing.T) {
 	require.Equal(t, "ERR:  "+strings.Repeat("x", room-6), string(got[:n]))
 	require.NoError(t, unix.Close(p[0]))
 	require.NoError(t, unix.Close(p[1]))
-}
-
-// withoutRestart has calls that sig interrupts fail with EINTR, as a host's handler may.
-func withoutRestart(t *testing.T, sig unix.Signal) {
-	t.Helper()
-	var action struct { // the kernel's, of 64-bit machines
-		handler, flags, restorer uintptr
-		mask                     uint64
-	}
-	const restart = 0x10000000 // SA_RESTART, asm-generic/signal-defs.h
-	_, _, err := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), 0, uintptr(unsafe.Pointer(&action)), 8, 0, 0)
-	require.Zero(t, err)
-	require.NotZero(t, action.handler)
-	action.flags &^= restart
-	_, _, err = unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(&action)), 0, 8, 0, 0)
-	require.Zero(t, err)
-}
-
-// A line that waits for room is whole, however often a signal interrupts the write.
-func TestInterruptedWrite(t *testing.T) {
-	came := make(chan os.Signal, 1)
-	signal.Notify(came, unix.SIGUSR1)
-	defer signal.Stop(came)
-	withoutRestart(t, unix.SIGUSR1)
-
-	p, room := smallPipe(t, 0)
-	_, err := unix.Write(p[1], make([]byte, room))
-	require.NoError(t, err)
-
-	replace(t, p[1], func() {
-		tid, done := make(chan int), make(chan bool)
-		go func() {
-			runtime.LockOSThread()
-			defer runtime.UnlockOSThread()
-			tid <- unix.Gettid()
-			log.Errorf("a line")
-			close(done)
-		}()
-		writer := <-tid
-		for range 50 { // the last ones find it in its write
-			require.NoError(t, unix.Tgkill(os.Getpid(), writer, unix.SIGUSR1))
-			<-came
-			time.Sleep(time.Millisecond)
-		}
-		n, err := unix.Read(p[0], make([]byte, room))
-		require.NoError(t, err)
-		require.Equal(t, room, n)
-		<-done
-	})
-	require.NoError(t, unix.Close(p[1]))
-	got := make([]byte, 100)
-	n, err := unix.Read(p[0], got)
-	require.NoError(t, err)
-	require.Equal(t, "ERR:  a line\n", string(got[:n]))
-	require.NoError(t, unix.Close(p[0]))
 }

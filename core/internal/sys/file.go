@@ -66,6 +66,12 @@ func Open(path string, flags int) (int, error) {
 	return int(fd), nil
 }
 
+// Write writes to a file, perhaps not all.
+func Write(fd int, text []byte) (int, error) {
+	n, err := retry(unix.SYS_WRITE, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(text))), uintptr(len(text)), 0, 0, 0)
+	return int(n), err
+}
+
 // DMABuf gives the name of the driver that made a dma-buf, empty for another descriptor, and the
 // size in bytes. To ask takes a descriptor: where there is none left, err is EMFILE.
 func DMABuf(fd int) (exporter string, size uint64, err error) {
