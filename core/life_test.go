@@ -230,6 +230,7 @@ func TestLives(t *testing.T) {
 		{"Map -unmap=EDOM -unpin=EXDEV unmap=EDOM unmap=ESHUTDOWN close", "pin map unmap unpin"},
 		{"Map -unpin=EXDEV unmap=EXDEV unmap=ESHUTDOWN close", "pin map unmap unpin"},
 		{"pin pin -unpin=EXDEV close=EXDEV", "pin pin unpin unpin"},
+		{"pin -close=EXDEV close=EXDEV", "pin unpin"},
 		{"-pin=ENOTSUP Map=ENOTSUP pin=ENOTSUP +pin -info=EIO pinFD=EIO Map=EIO -map=ENOMEM +info Map=ENOMEM -pin=EIO pin=EIO", "pin pin pin unpin pin unpin pin map unpin pin"},
 		{"pin export export2=EINVAL -export=EPERM export=EPERM", "pin export export unpin"},
 		{"pin object -object=ENOTSUP object=ENOTSUP", "pin object object unpin"},

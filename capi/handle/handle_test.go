@@ -64,22 +64,6 @@ func TestLastGenerationRetiresTheSlot(t *testing.T) {
 	require.NotEqual(t, h.index(), next.index())
 }
 
-func TestTableFull(t *testing.T) {
-	tab := tableOf(t, 1)
-	for range slotCount - 1 {
-		_, err := tab.alloc()
-		require.NoError(t, err)
-	}
-	h, err := tab.alloc()
-	require.NoError(t, err, "the last slot")
-	_, err = tab.alloc()
-	require.ErrorIs(t, err, unix.ENOMEM)
-	tab.release(h)
-	again, err := tab.alloc()
-	require.NoError(t, err)
-	require.Equal(t, h.index(), again.index())
-}
-
 // Writes have the full fence while mappings of several types are live.
 func TestMixedTypes(t *testing.T) {
 	tab := tableOf(t, 1)

@@ -153,24 +153,6 @@ func TestHandleOfAClosedDevice(t *testing.T) {
 	require.Equal(t, h.index(), again.index(), "so is a buffer's")
 }
 
-// C's copies find a buffer's mapping while there is one.
-func TestSlotOfAMapping(t *testing.T) {
-	l, _, g := open(t)
-	h, err := l.Pin(g, request)
-	require.NoError(t, err)
-	key := func() Handle { return Handle(l.table.slots[h.index()].key.Load()) }
-	require.Zero(t, key())
-	for _, end := range []func(va uintptr) error{
-		func(va uintptr) error { return l.Unmap(g, h, va, 4096) }, func(uintptr) error { return l.Unpin(g, h) },
-	} {
-		va, err := l.Map(g, h, 4096, 0)
-		require.NoError(t, err)
-		require.Equal(t, h, key())
-		require.NoError(t, end(va))
-		require.Zero(t, key())
-	}
-}
-
 // named counts the objects of a kind that have a handle.
 func named[T any](l *Library) int {
 	return len(l.table.handlesWhere(func(object any) bool { _, ok := object.(T); return ok }))
