@@ -163,7 +163,7 @@ var table = []Group{
 		{Name: "commands", Cmd: cmd("tests/docs/commands.sh", "$B"), Sim: Plain, Make: cmd("all")},
 	}},
 
-	{Name: "python", Holds: "the Python packages: arrays, caches, lanes; what a cache reads after a CUDA copy", When: All, Rows: []Program{
+	{Name: "python", Holds: "the Python packages: arrays, caches, lanes, shared memory", When: All, Rows: []Program{
 		{Name: "types", Cmd: cmd("sh", "-c", "cd python && mypy --strict --cache-dir=/dev/null gdrapi gdrapi_build.py && "+
 			"cd ../vkgdr/python && mypy --strict --cache-dir=/dev/null vkgdr"), Count: Status, Needs: cmd("mypy")},
 		{Name: "wheel", Cmd: cmd("tests/packages/wheel.sh", "$B/wheel"), Make: cmd("wheel"), Needs: cmd("readelf")},
