@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import threading
 import zipfile
 
 import pytest
@@ -166,25 +165,6 @@ def in_fork(function, argument):
         answer = None
     child.join()
     return answer, child.exitcode
-
-
-def in_threads(count, work):
-    """Calls work with 0 and so on, each in a thread. The first error of a thread is the caller's."""
-    failed = []
-
-    def run(number):
-        try:
-            work(number)
-        except BaseException as error:  # noqa: B902 - raised below
-            failed.append(error)
-
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failed:
-        raise failed[0]
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import zipfile
 
 import pytest
 
-from conftest import TOP, pip
+from conftest import TOP
 
 TREE = os.path.join(TOP, "python")
 WRITE = """
@@ -48,13 +48,6 @@ def test_editable(tmp_path):
     assert os.path.samefile(told.stdout.strip(), os.path.join(TREE, "gdrapi", "__init__.py"))
 
 
-def test_a_library_that_is_not_there(tmp_path, monkeypatch):
-    monkeypatch.setenv("GDRAPI_LIBRARY", str(tmp_path / "none.so"))
-    with pytest.raises(SystemExit):
-        build().build_wheel(str(tmp_path))
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize("needs, glibc", [([], 31), ([b"GLIBC_2.17"], 31), ([b"GLIBC_2.31"], 31), ([b"GLIBC_2.32"], 32),
                                           ([b"GLIBC_2.2.5 GLIBC_2.38 GLIBC_2.4", b"GLIBC_2.34"], 38)])
 def test_the_tag_is_of_the_newest_symbol(needs, glibc):
@@ -63,12 +56,12 @@ def test_the_tag_is_of_the_newest_symbol(needs, glibc):
 
 
 def test_the_same_files_give_the_same_wheel(tmp_path, monkeypatch):
+    backend, wheels = build(), []
     (tmp_path / "libgdrapi.so.2.6").write_bytes(b"a library")  # whatever its name is
     monkeypatch.setenv("GDRAPI_LIBRARY", str(tmp_path / "libgdrapi.so.2.6"))
-    wheels = []
     for name in "one", "two":
         (tmp_path / name).mkdir()
-        wheels.append(tmp_path / name / build().build_wheel(str(tmp_path / name)))
+        wheels.append(tmp_path / name / backend.build_wheel(str(tmp_path / name)))
         monkeypatch.setattr(time, "localtime", lambda *seconds: time.gmtime(1))
     assert wheels[0].name == wheels[1].name and wheels[0].read_bytes() == wheels[1].read_bytes()
     with zipfile.ZipFile(wheels[0]) as files:
@@ -77,70 +70,51 @@ def test_the_same_files_give_the_same_wheel(tmp_path, monkeypatch):
             assert entry.external_attr == (0o755 if entry.filename.endswith(".so.2") else 0o644) << 16
             assert entry.compress_type == zipfile.ZIP_DEFLATED
         assert files.read("gdrapi/libgdrapi.so.2") == b"a library"
-        tag = wheels[0].name[len("gdrapi-2.6.0-"):-len(".whl")]
-        assert files.read("gdrapi-2.6.0.dist-info/WHEEL").decode() == (
-            "Wheel-Version: 1.0\nGenerator: gdrapi_build\nRoot-Is-Purelib: false\nTag: %s\n" % tag)
+        assert b"Root-Is-Purelib: false\n" in files.read("gdrapi-2.6.0.dist-info/WHEEL")
         said, readme = files.read("gdrapi-2.6.0.dist-info/METADATA").decode().split("\n\n", 1)
         assert sorted(set(files.namelist())) == sorted(files.namelist())
-    assert said.splitlines() == [
-        "Metadata-Version: 2.1", "Name: gdrapi", "Version: 2.6.0",
-        "Summary: " + field("description"), "License: MIT", "Requires-Python: " + field("requires-python"),
-        "Description-Content-Type: text/markdown"]
+    assert {"Name: gdrapi", "Version: 2.6.0", "License: MIT", "Description-Content-Type: text/markdown",
+            "Requires-Python: " + backend._field("requires-python"), "Summary: " + backend._field("description")} < set(said.splitlines())
     with open(os.path.join(TREE, "README.md")) as file:
         assert readme == file.read()
 
 
-def field(name):
-    """A field of pyproject.toml."""
-    with open(os.path.join(TREE, "pyproject.toml")) as file:
-        (line,) = [line for line in file if line.startswith(name + " = ")]
-    return line.split('"')[1]
-
-
 def test_a_library_beside_the_one_that_is_asked_for(tmp_path, monkeypatch):
     """vkgdr's package carries two; both, or none."""
-    backend = build()
+    backend, both = build(), {"libvkgdr.so": b"vkgdr", "libgdrapi.so.2": b"gdrapi"}
     monkeypatch.setattr(backend, "_text", lambda name: 'libraries = ["../build/libvkgdr.so", "../build/libgdrapi.so.2"]')
+    monkeypatch.setattr(backend, "HERE", str(tmp_path / "python"))
     monkeypatch.setenv("GDRAPI_LIBRARY", str(tmp_path / "mine.so"))
     (tmp_path / "mine.so").write_bytes(b"gdrapi")
     with pytest.raises(SystemExit, match="mine.so: .*libvkgdr.so is not there"):
         backend._libraries()
     (tmp_path / "libvkgdr.so").write_bytes(b"vkgdr")
-    assert backend._libraries() == {"libvkgdr.so": b"vkgdr", "libgdrapi.so.2": b"gdrapi"}
+    assert backend._libraries() == both
     (tmp_path / "mine.so").unlink()
     with pytest.raises(SystemExit, match="mine.so: .*mine.so is not there"):
         backend._libraries()
     monkeypatch.delenv("GDRAPI_LIBRARY")
-    monkeypatch.setattr(backend, "HERE", str(tmp_path / "python"))
+    (tmp_path / "python").mkdir()
     (tmp_path / "build").mkdir()
     (tmp_path / "build" / "libvkgdr.so").write_bytes(b"vkgdr")
-    (tmp_path / "python").mkdir()
     assert backend._libraries() == {}
     (tmp_path / "build" / "libgdrapi.so.2").write_bytes(b"gdrapi")
-    assert backend._libraries() == {"libvkgdr.so": b"vkgdr", "libgdrapi.so.2": b"gdrapi"}
+    assert backend._libraries() == both
     monkeypatch.setattr(backend, "_text", lambda name: "")
     assert backend._libraries() == {}
 
 
-def test_a_wheel_without_a_library(tmp_path, monkeypatch, capsys):
-    backend = build()
-    monkeypatch.setattr(backend, "_libraries", dict)
-    assert backend.build_wheel(str(tmp_path)) == "gdrapi-2.6.0-py3-none-any.whl"
-    assert "no library: run make first" in capsys.readouterr().err
-    with zipfile.ZipFile(tmp_path / "gdrapi-2.6.0-py3-none-any.whl") as files:
-        assert "Root-Is-Purelib: true\n" in files.read("gdrapi-2.6.0.dist-info/WHEEL").decode()
-        modules = [name for name in os.listdir(os.path.join(TREE, "gdrapi")) if name.endswith((".py", "py.typed"))]
-        names = [name.split("/")[1] for name in files.namelist() if name.startswith("gdrapi/")]
-        assert names == sorted(modules)
-
-
 def test_sources_without_a_library(tmp_path):
-    made = build().build_sdist(str(tmp_path))
-    with tarfile.open(tmp_path / made) as sources:
+    with tarfile.open(tmp_path / build().build_sdist(str(tmp_path))) as sources:
         assert all(entry.mode == 0o644 and entry.name.startswith("gdrapi-2.6.0/") for entry in sources)
         names = [os.path.relpath(name, "gdrapi-2.6.0") for name in sources.getnames()]
         assert set(names) >= {"gdrapi/__init__.py", "gdrapi/py.typed", "pyproject.toml", "README.md", "gdrapi_build.py", "PKG-INFO"}
         assert not [name for name in names if ".so" in name]
-    subprocess.run(["tar", "xf", made], check=True, cwd=str(tmp_path))
-    pip("wheel", "--no-deps", "-w", str(tmp_path / "out"), str(tmp_path / made[:-len(".tar.gz")]))
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["gdrapi-2.6.0-py3-none-any.whl"]
+        sources.extractall(tmp_path)
+    done = subprocess.run([sys.executable, "-c", "import gdrapi_build; print(gdrapi_build.build_wheel('.'))"], check=True, text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=str(tmp_path / "gdrapi-2.6.0"))
+    assert done.stdout == "gdrapi-2.6.0-py3-none-any.whl\n" and "no library: run make first" in done.stderr
+    with zipfile.ZipFile(tmp_path / "gdrapi-2.6.0" / "gdrapi-2.6.0-py3-none-any.whl") as files:
+        assert b"Root-Is-Purelib: true\n" in files.read("gdrapi-2.6.0.dist-info/WHEEL")
+        modules = [name for name in os.listdir(os.path.join(TREE, "gdrapi")) if name.endswith((".py", "py.typed"))]
+        assert [name.split("/")[1] for name in files.namelist() if name.startswith("gdrapi/")] == sorted(modules)

@@ -5,12 +5,13 @@ import ctypes
 import errno
 import itertools
 import os
+from concurrent import futures
 
 import numpy
 import pytest
 
 import gdrapi
-from conftest import Array, in_fork, in_threads
+from conftest import Array, in_fork
 
 SIZES = (64, 70000, 1000)
 
@@ -215,6 +216,7 @@ def test_a_wrong_write_writes_nothing(make_lane, make_set, error, text, change, 
     (ValueError, "needs tensors", lambda a, b: gdrapi.Lane()),
     (ValueError, "needs tensors", lambda a, b: gdrapi.Lane([])),
     (TypeError, "a set is a list", lambda a, b: gdrapi.Lane(a, b)),
+    (TypeError, "read-only", lambda a, b: setattr(a, "readonly", True) or gdrapi.Lane([a])),
     (ValueError, "not alike", lambda a, b: gdrapi.Lane([a], [a, b])),
     (ValueError, "share memory", lambda a, b: gdrapi.Lane([a, b], [b, a])),
     (ValueError, "1 events for 2 sets", lambda a, b: gdrapi.Lane([a], [b], events=[None])),
@@ -255,34 +257,17 @@ def test_a_tensor_of_both_sets(make_lane, make_set):
         assert holds(lane, [table, lens[turn]], sent)
 
 
-def test_rows_of_no_lane(make_lane, make_set):
-    tensors, (other,) = make_set(), make_set(sizes=(64,))
-    with make_lane(tensors) as lane:
-        rows = lane.rows(tensors[0])
-        with pytest.raises(ValueError, match="none of the lane's"):
-            lane.rows(other)
-        tensors[0].moved = 64
-        with pytest.raises(gdrapi.LaneError, match="make a new lane"):
-            rows[0] = 1
-    tensors[0].moved = 0
-    with pytest.raises(ValueError, match="the lane is closed"):
-        rows[0] = 1
-
-
-def test_read_only(make):
-    with pytest.raises(TypeError, match="read-only"):
-        gdrapi.Lane([make(readonly=True)])
-
-
 @pytest.mark.parametrize("moved", [65536, None])
 def test_a_tensor_that_was_resized_or_freed(make_lane, make_set, moved):
     tensors, sent = make_set(), steps()
     lane = make_lane(tensors)
+    rows = lane.rows(tensors[0])
     lane.write(sent)
     tensors[1].moved = -tensors[1].address if moved is None else moved
-    with pytest.raises(gdrapi.LaneError, match="make a new lane") as error:
-        lane.write(steps())
-    assert "\n" not in str(error.value)
+    for use in (lambda: lane.write(steps()), lambda: rows.__setitem__(0, 1)):
+        with pytest.raises(gdrapi.LaneError, match="make a new lane") as error:
+            use()
+        assert "\n" not in str(error.value)
     tensors[1].moved = 0
     assert holds(lane, tensors, sent)
 
@@ -292,6 +277,7 @@ def test_the_machine(make_set):
     tensors = make_set(sizes=(64,))
     with gdrapi.open() as gdr, gdr.pin(tensors[0]) as buffer, gdrapi.Lane(tensors) as lane:
         assert (buffer.mapping_type, lane.way) == ("cached" if os.environ.get("NVRM_SIM_MACHINE") == "grace" else "wc", "mapping")
+        assert gdr.backend == os.environ.get("GDRCOPY_BACKEND", gdr.backend) and (gdr.persistent or gdr.backend == "gdrdrv")
 
 
 @pytest.mark.parametrize("variable, value, says", [
@@ -321,18 +307,23 @@ def test_threads(cuda, make_lane, make_set):
             lane.write([numpy.full(1024, number, "i4"), bytes([number]) * 4 * (number + 1), None])
             rows[columns * 8 + number] = number
 
-    in_threads(8, work)
+    with futures.ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
     lane.drain()
     assert set(numpy.frombuffer(tensors[0].get(), "i4")) <= set(range(8))
     assert tensors[2].get(3200) == numpy.tile(numpy.arange(8, dtype="i4"), 100).tobytes()
 
 
 def test_the_end(make_lane, make_set):
-    with make_lane(make_set()) as lane:
+    tensors, (other,) = make_set(), make_set(sizes=(64,))
+    with make_lane(tensors) as lane:
+        rows = lane.rows(tensors[0])
         lane.write(steps())
+        with pytest.raises(ValueError, match="none of the lane's"):
+            lane.rows(other)
     assert lane.closed
     lane.close()
-    for use in (lambda: lane.write(steps()), lane.drain):
+    for use in (lambda: lane.write(steps()), lambda: rows.__setitem__(0, 1), lane.drain):
         with pytest.raises(ValueError, match="the lane is closed"):
             use()
 
