@@ -227,17 +227,3 @@ func TestStatusesAreOnThePage(t *testing.T) {
 	require.Equal(t, names(t, top+"/core/internal/rm/status.go", status), names(t, page, status))
 	require.Equal(t, names(t, top+"/core/cuda/result.go", result), names(t, page, result))
 }
-
-func TestShape(t *testing.T) {
-	for format, want := range map[string]string{
-		"%s: %w":                           "…",
-		"gdr_open: using the %s backend":   "gdr_open: using the … backend",
-		"open %s: %w":                      "open …",
-		"%d bytes at %#x end: %w (%v)":     "… bytes at … end",
-		"gdr_copy: handle %#lx (errno %d)": "gdr_copy: handle …",
-		"%s: internal error: %v\n%s":       "internal error",
-		"%zu bytes, %u threads":            "… bytes, … threads",
-	} {
-		require.Equal(t, want, shape(format), format)
-	}
-}

@@ -136,30 +136,22 @@ static void test_full(struct stage *s, uint32_t from, const char *name)
 /* A copy that fails sends nothing and takes nothing: the next try does. */
 static void test_copy_that_fails(struct stage *s)
 {
+	const uint32_t n = MAILBOX_SLOTS / 2;	/* who receives it says so to the other side */
 	unsigned char data[MAILBOX_DATA], got[MAILBOX_DATA];
 	gdr_mh_t mh = s->box.mh;
 	uint32_t word = 0;
 	bool ok = true;
 
-	for (uint32_t n = MAILBOX_SLOTS / 2 - 2; n <= MAILBOX_SLOTS / 2; n++) {
-		set_at(s, n - 1);	/* the next message is n; one half of the ring ends in the middle */
-		fill(data, n);
-		s->box.mh = (gdr_mh_t){ 0 };
-		ok &= mailbox_send(&s->box, n, data, MAILBOX_DATA) == EINVAL && !peer_receive(&s->peer, &word, got);
-		ok &= mailbox_send(&s->box, n, NULL, 0) == EINVAL && !peer_receive(&s->peer, &word, got);
-		s->box.mh = mh;
-		ok &= !mailbox_send(&s->box, n, data, MAILBOX_DATA) && peer_receive(&s->peer, &word, got) && word == n && is_filled(got, n);
-
-		ok &= peer_send(&s->peer, n, data);
-		s->box.mh = (gdr_mh_t){ 0 };
-		if (n == MAILBOX_SLOTS / 2)
-			ok &= mailbox_receive(&s->box, &word, NULL, 0) == EINVAL && s->box.received == n - 1;
-		ok &= atomic_load(&s->peer.gpu->taken) == n - 1;
-		s->box.mh = n == MAILBOX_SLOTS / 2 ? mh : s->box.mh;	/* else no copy is made */
-		ok &= !mailbox_receive(&s->box, &word, got, MAILBOX_DATA) && word == n && is_filled(got, n);
-		ok &= s->box.received == n && atomic_load(&s->peer.gpu->taken) == (n == MAILBOX_SLOTS / 2 ? n : n - 1);
-		s->box.mh = mh;
-	}
+	set_at(s, n - 1);
+	fill(data, n);
+	s->box.mh = (gdr_mh_t){ 0 };
+	ok &= mailbox_send(&s->box, n, data, MAILBOX_DATA) == EINVAL && !peer_receive(&s->peer, &word, got);
+	ok &= mailbox_send(&s->box, n, NULL, 0) == EINVAL && !peer_receive(&s->peer, &word, got);
+	ok &= peer_send(&s->peer, n, data) && mailbox_receive(&s->box, &word, NULL, 0) == EINVAL && s->box.received == n - 1;
+	s->box.mh = mh;
+	ok &= !mailbox_send(&s->box, n, data, MAILBOX_DATA) && peer_receive(&s->peer, &word, got) && word == n && is_filled(got, n);
+	ok &= !mailbox_receive(&s->box, &word, got, MAILBOX_DATA) && word == n && is_filled(got, n);
+	ok &= s->box.received == n && atomic_load(&s->peer.gpu->taken) == n;
 	check(ok, "a copy that fails leaves all as it was");
 }
 
@@ -221,7 +213,6 @@ int main(void)
 
 	test_one(&s);
 	test_full(&s, 0, "a full ring refuses, and goes on when it is read");
-	test_full(&s, 40, "the same from the middle of the ring");
 	test_full(&s, UINT32_MAX - 10, "the same where the numbers wrap");
 	test_copy_that_fails(&s);
 	test_stream(&s);
