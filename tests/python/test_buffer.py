@@ -48,7 +48,7 @@ def test_nothing_is_held_after_a_copy(gdr, array):
             copy(data)
             data.append(0)
             with pytest.raises(ValueError):
-                copy(data, 5000)
+                copy(data, 4096 - 8)
             data.append(0)
 
 

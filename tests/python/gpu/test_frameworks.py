@@ -45,27 +45,6 @@ def test_torch_bfloat16(gdr, torch):
         assert buffer.read(2) == b"\x80\x3f"
 
 
-def test_torch_slices_of_one_block(gdr, torch):
-    whole = torch.zeros(1 << 20, dtype=torch.uint8, device="cuda")
-    torch.cuda.synchronize()
-    for start in (0, 1, 511, 512, 65535, 65536, 300001):
-        part = whole[start:start + 1000]
-        with gdr.pin(part) as buffer:
-            buffer.write(bytes([start % 251 + 1]) * 1000)
-        assert (part.cpu().numpy() == start % 251 + 1).all()
-
-
-def test_torch_keeps_its_memory(gdr, torch):
-    """The block is not given to another tensor while it is pinned."""
-    tensor = torch.zeros(1 << 16, dtype=torch.uint8, device="cuda")
-    address = tensor.data_ptr()
-    with gdr.pin(tensor) as buffer:
-        del tensor
-        others = [torch.zeros(1 << 16, dtype=torch.uint8, device="cuda") for _ in range(64)]
-        assert address not in [other.data_ptr() for other in others]
-        assert buffer.address == address
-
-
 def test_torch_in_memory_of_the_library(gdr, torch):
     memory = gdr.alloc(1 << 20)
     tensor = torch.as_tensor(memory, device="cuda")
@@ -76,27 +55,6 @@ def test_torch_in_memory_of_the_library(gdr, torch):
         assert buffer.read(4, 4096) == b"\x09" * 4
         buffer.write(b"\x05" * 1000)
     assert int(tensor[:1000].sum()) == 5000
-
-
-def test_torch_kernels_see_what_was_written(gdr, torch):
-    tensor = torch.zeros(4096, dtype=torch.int32, device="cuda")
-    torch.cuda.synchronize()
-    with gdr.pin(tensor) as buffer:
-        for number in range(1, 200):
-            buffer.write(numpy.full(4096, number, "i4"))
-            assert int(tensor.sum()) == 4096 * number
-            tensor.add_(1)
-            torch.cuda.synchronize()
-            assert (numpy.frombuffer(buffer.read(), "i4") == number + 1).all()
-
-
-def test_torch_and_the_cache(gdr, torch):
-    with gdr.cache() as cache:
-        for size in (1, 1000, 1 << 20, 1000, 1):
-            tensor = torch.full((size,), size % 251, dtype=torch.uint8, device="cuda")
-            torch.cuda.synchronize()
-            with cache.get(tensor) as held:
-                assert held.read() == bytes([size % 251]) * size
 
 
 @pytest.mark.parametrize("name", ["uint8", "int16", "float16", "float64", "complex128"])
