@@ -380,8 +380,7 @@ var (
 	vmFiles  = slices.Concat(cmd("-f", "$B/bin/gdrcopy_sanity", "-f", "$B/bin/badinput"), vmLibs)
 	vmSanity = slices.Concat(cmd("-j", "tests/vm/job-sanity.sh"), vmFiles)
 	vmDoctor = slices.Concat(cmd("-j", "tests/vm/job-doctor.sh", "-f", "$B/bin/gdrcopy_doctor", "-f", "/usr/bin/setpriv"), vmLibs)
-	vmCard   = slices.Concat(cmd("-j", "tests/vm/job-card.sh", "-D", "edu,dma_mask=0xffffffffffffffff",
-		"-f", "$B/examples/capture", "-f", "$B/bin/card_test"), vmLibs)
+	vmCard   = slices.Concat(cmd("-j", "tests/vm/job-card.sh", "-f", "$B/examples/capture"), vmLibs)
 )
 
 // vm is one run of a virtual machine. All runs need the same programs.
@@ -389,7 +388,7 @@ func vm(name, variable string, args ...string) Program {
 	p := Program{
 		Name: name, Cmd: append(cmd("tests/vm/run.sh"), args...), Limit: time.Hour,
 		Env:  cmd("GDRAPI_VM_BUILD=$B/vm"),
-		Make: cmd("tools", "doubles", "$B/bin/badinput", "$B/examples/capture", "$B/bin/card_test"),
+		Make: cmd("tools", "doubles", "$B/bin/badinput", "$B/examples/capture"),
 	}
 	if variable != "" {
 		p.Env = append(p.Env, variable)

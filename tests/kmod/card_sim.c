@@ -21,17 +21,11 @@
  *   no vmap. It has a static attachment, as the drivers of most cards.
  * - The close ends the DMA. Then the dma-buf is given back, and not before.
  *
- * What makes the DMA:
- *
- * - By default the CPU stores to the bus addresses. That is right only where they are the
- *   CPU's, too. So a device behind an IOMMU is refused, and so is system memory.
- * - edu=1: QEMU's device "edu" does, a bus master that copies 2 KiB in 0.1 s, twice, as it
- *   has memory of its own. So frames must be small and rare. Start QEMU with
- *   -device edu,dma_mask=0xffffffffffffffff.
+ * The CPU makes the DMA: it stores to the bus addresses. That is right only where they are the
+ * CPU's, too, and those of a device. So system memory is refused.
  */
 #define pr_fmt(fmt) "card_sim: " fmt
 
-#include <linux/delay.h>
 #include <linux/dma-buf.h>
 #include <linux/dma-mapping.h>
 #include <linux/fs.h>
@@ -44,7 +38,6 @@
 #include <linux/mm.h>
 #include <linux/module.h>
 #include <linux/mutex.h>
-#include <linux/pci.h>
 #include <linux/platform_device.h>
 #include <linux/poll.h>
 #include <linux/scatterlist.h>
@@ -64,22 +57,12 @@
 #define CARD_PERIOD_MIN 100
 #define CARD_PERIOD_MAX 10000000
 
-/* QEMU's docs/specs/edu: registers, and its memory as its DMA sees it. */
-#define EDU_DMA_FROM 0x80
-#define EDU_DMA_TO 0x88
-#define EDU_DMA_COUNT 0x90
-#define EDU_DMA_COMMAND 0x98
-#define EDU_DMA_START BIT(0)
-#define EDU_DMA_OUT BIT(1)		/* from its memory to the bus */
-#define EDU_MEMORY 0x40000
-#define EDU_PIECE 2048
-
 /* Where the DMA goes. views are those of the CPU, one for each entry of the list. */
 struct card_target {
 	struct dma_buf *buf;		/* NULL: no DMA */
 	struct dma_buf_attachment *attachment;
 	struct sg_table *sgt;
-	void __iomem **views;		/* NULL: the bus master needs none */
+	void __iomem **views;
 	u64 stride;
 };
 
@@ -114,93 +97,8 @@ static unsigned int slots = 8;
 module_param(slots, uint, 0444);
 MODULE_PARM_DESC(slots, "Frames that the card's memory has room for (default 8)");
 
-static bool edu;
-module_param(edu, bool, 0444);
-MODULE_PARM_DESC(edu, "QEMU's device edu makes the DMA (default: the CPU)");
-
 static unsigned long card_is_open;
-static struct device *card_device;
 static struct platform_device *card_platform;
-static struct pci_dev *edu_pdev;
-static u8 __iomem *edu_registers;
-static void *edu_bounce;
-static dma_addr_t edu_bounce_bus;
-
-/* The device edu. The thread of the one open file alone uses it. */
-
-static void edu_copy(dma_addr_t from, dma_addr_t to, u32 size, u32 command)
-{
-	writeq(from, edu_registers + EDU_DMA_FROM);
-	writeq(to, edu_registers + EDU_DMA_TO);
-	writeq(size, edu_registers + EDU_DMA_COUNT);
-	writeq(command | EDU_DMA_START, edu_registers + EDU_DMA_COMMAND);
-	while (readq(edu_registers + EDU_DMA_COMMAND) & EDU_DMA_START)
-		usleep_range(1000, 2000);
-}
-
-static void edu_write(dma_addr_t to, const u8 *from, u64 size)
-{
-	u32 n;
-
-	for (; size; to += n, from += n, size -= n) {
-		n = min_t(u64, size, EDU_PIECE);
-		memcpy(edu_bounce, from, n);
-		edu_copy(edu_bounce_bus, EDU_MEMORY, n, 0);
-		edu_copy(EDU_MEMORY, to, n, EDU_DMA_OUT);
-	}
-}
-
-static int edu_init(void)
-{
-	int ret;
-
-	edu_pdev = pci_get_device(0x1234, 0x11e8, NULL);
-	if (!edu_pdev) {
-		pr_err("no device edu: see the head of this driver's source\n");
-		return -ENODEV;
-	}
-	ret = pci_enable_device(edu_pdev);
-	if (ret)
-		goto put;
-	ret = pci_request_region(edu_pdev, 0, "card_sim");
-	if (ret)
-		goto disable;
-	ret = -ENOMEM;
-	edu_registers = pci_iomap(edu_pdev, 0, 0);
-	if (!edu_registers)
-		goto region;
-	pci_set_master(edu_pdev);
-	ret = dma_set_mask_and_coherent(&edu_pdev->dev, DMA_BIT_MASK(64));
-	if (ret)
-		goto unmap;
-	ret = -ENOMEM;
-	edu_bounce = dma_alloc_coherent(&edu_pdev->dev, EDU_PIECE, &edu_bounce_bus,
-					GFP_KERNEL);
-	if (!edu_bounce)
-		goto unmap;
-	card_device = &edu_pdev->dev;
-	return 0;
-
-unmap:
-	pci_iounmap(edu_pdev, edu_registers);
-region:
-	pci_release_region(edu_pdev, 0);
-disable:
-	pci_disable_device(edu_pdev);
-put:
-	pci_dev_put(edu_pdev);
-	return ret;
-}
-
-static void edu_exit(void)
-{
-	dma_free_coherent(&edu_pdev->dev, EDU_PIECE, edu_bounce, edu_bounce_bus);
-	pci_clear_master(edu_pdev);
-	pci_iounmap(edu_pdev, edu_registers);
-	pci_release_region(edu_pdev, 0);
-	pci_disable_device(edu_pdev);
-	pci_dev_put(edu_pdev);
-}
 
 /* The dma-buf that frames go into. */
 
@@ -218,13 +116,10 @@ static void card_views_free(struct card_target *t)
 	struct scatterlist *sg;
 	int i;
 
-	if (!t->views)
-		return;
 	for_each_sgtable_dma_sg(t->sgt, sg, i)
 		if (t->views[i])
 			iounmap(t->views[i]);
 	kvfree(t->views);
-	t->views = NULL;
 }
 
 static int card_views_new(struct card_target *t)
@@ -232,10 +127,6 @@ static int card_views_new(struct card_target *t)
 	struct scatterlist *sg;
 	int i;
 
-	if (edu)
-		return 0;
-	if (device_iommu_mapped(card_device))
-		return -EOPNOTSUPP;
 	t->views = kvcalloc(t->sgt->nents, sizeof(*t->views), GFP_KERNEL);
 	if (!t->views)
 		return -ENOMEM;
@@ -300,7 +191,7 @@ static int card_target_new(struct card_target *t, const struct card_dma *p)
 	ret = card_target_check(t->buf, p);
 	if (ret)
 		goto put;
-	t->attachment = dma_buf_attach(t->buf, card_device);
+	t->attachment = dma_buf_attach(t->buf, &card_platform->dev);
 	if (IS_ERR(t->attachment)) {
 		ret = PTR_ERR(t->attachment);
 		goto put;
@@ -342,10 +233,7 @@ static void card_dma_write(const struct card_target *t, u64 at, const u8 *from, 
 			continue;
 		}
 		n = min_t(u64, size, sg_dma_len(sg) - at);
-		if (t->views)
-			memcpy_toio(t->views[i] + at, from, n);
-		else
-			edu_write(sg_dma_address(sg) + at, from, n);
+		memcpy_toio(t->views[i] + at, from, n);
 		from += n;
 		size -= n;
 		at = 0;
@@ -630,31 +518,6 @@ static struct miscdevice card_misc = {
 	.mode = 0666,
 };
 
-/* A device for the DMA where the CPU makes it. */
-static int card_device_new(void)
-{
-	int ret;
-
-	if (edu)
-		return edu_init();
-	card_platform = platform_device_register_simple("card_sim", PLATFORM_DEVID_NONE, NULL, 0);
-	if (IS_ERR(card_platform))
-		return PTR_ERR(card_platform);
-	card_device = &card_platform->dev;
-	ret = dma_coerce_mask_and_coherent(card_device, DMA_BIT_MASK(64));
-	if (ret)
-		platform_device_unregister(card_platform);
-	return ret;
-}
-
-static void card_device_free(void)
-{
-	if (edu)
-		edu_exit();
-	else
-		platform_device_unregister(card_platform);
-}
-
 static int __init card_init(void)
 {
 	int ret;
@@ -663,19 +526,21 @@ static int __init card_init(void)
 	    !slots || slots > CARD_SLOTS_MAX || (u64)slots * frame > CARD_MEMORY_MAX ||
 	    period_us < CARD_PERIOD_MIN || period_us > CARD_PERIOD_MAX)
 		return -EINVAL;
-	ret = card_device_new();
+	card_platform = platform_device_register_simple("card_sim", PLATFORM_DEVID_NONE, NULL, 0);
+	if (IS_ERR(card_platform))
+		return PTR_ERR(card_platform);
+	ret = dma_coerce_mask_and_coherent(&card_platform->dev, DMA_BIT_MASK(64));
+	if (!ret)
+		ret = misc_register(&card_misc);
 	if (ret)
-		return ret;
-	ret = misc_register(&card_misc);
-	if (ret)
-		card_device_free();
+		platform_device_unregister(card_platform);
 	return ret;
 }
 
 static void __exit card_exit(void)
 {
 	misc_deregister(&card_misc);
-	card_device_free();
+	platform_device_unregister(card_platform);
 }
 
 module_init(card_init);

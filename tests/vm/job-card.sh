@@ -36,8 +36,6 @@ real_time() {
 
 load 1
 result $? "modules load"
-! insmod /card_sim.ko frame=12 && ! insmod /card_sim.ko slots=0
-result $? "a card refuses wrong parameters"
 # An emulated CPU on a busy host is late by many slots now and then.
 card frame="$frame" period_us="$period" slots=64
 for way in ${CARD_WAYS:-read copy dma}; do
@@ -55,18 +53,11 @@ if [ -z "${CARD_ONLY-}" ]; then
 	result $? "neither the card nor the driver unloads during DMA"
 	kill -9 $pid
 	wait $pid
-	card frame=8192 period_us=20000 slots=4
-	/bin/card_test
-	result $? "card_test"
 	# With a single slot every second frame is lost: capture says so, by its status too.
 	card frame=8192 period_us=100 slots=1
 	/bin/capture -d /dev/card_sim -m read -n 50 -b 8192 -p 100 -a >/tmp/out 2>&1
 	[ $? -eq 1 ] && grep -E '^50 frames .* [1-9][0-9]* lost, 0 damaged' /tmp/out
 	result $? "lost frames are counted, and none is damaged"
-	# QEMU's device has some 0.2 s for each 2 KiB.
-	period=1000000
-	card frame=4096 period_us=1000000 slots=4 edu=1
-	take dma 5 -b 4096 -k 4
 fi
 rmmod card_sim
 result $? "the card unloads"

@@ -18,5 +18,3 @@ vm-arm64-programs: need-$(ARCH_CC_arm64)-gcc
 	@$(ARCH_MAKE) vm-arm64-build
 
 vm-arm64-build: $(addprefix $(BIN)/,gdrcopy_sanity badinput $(addprefix guest_,fork fds)) $(D)/libcuda.so.1
-
-$(BIN)/card_test: $(call of,tests/kmod/card_test.c) $(LIB) $(D)/libcuda.so.1
