@@ -24,16 +24,10 @@
  *   nvidia_dev_put_uuid whatever nv_p2p_put_pages answered; RmP2PPutPagesPersistent
  *   calls RmP2PPutMigInfo). So another put drops a reference of somebody else. The
  *   pages come back when the GPU stops. The real one also WARNs at each such put.
- * - get_pages_persistent makes room for the addresses, 16 bytes a page, before anybody
- *   looks at the range (nv_p2p_get_pages).
  * - The flags of a get: 550 and older take none; the newer ones look
  *   at one byte of them, and there at the bit that they know. A put takes none.
  * - The open flavour exports to GPL modules alone (NV_EXPORT_SYMBOL).
- * - What is pinned takes room in BAR1; where there is none, -ENOMEM
- *   (NV_ERR_INSUFFICIENT_RESOURCES in nvidia_p2p_map_status).
- * - Pinned memory outlives its owner until it is put (RmP2PGetPagesPersistent). Each
- *   pinning holds the GPU open, as an open file does (nv_p2p_get_pages,
- *   nvidia_dev_get_uuid).
+ * - Pinned memory outlives its owner until it is put (RmP2PGetPagesPersistent).
  *
  * For the tests it also does what the real one does not do:
  *
@@ -59,7 +53,6 @@
 #include <linux/sched.h>
 #include <linux/slab.h>
 #include <linux/uaccess.h>
-#include <linux/vmalloc.h>
 
 #include <nv-p2p.h>
 #include "nvidia_sim.h"
@@ -77,9 +70,6 @@
 #else
 #define SIM_LICENSE "Dual MIT/GPL"
 #endif
-
-/* A bigger table than this is not made in one piece, as os_alloc_mem has it. */
-#define SIM_KMALLOC_LIMIT (128 * 1024)
 
 /*
  * Memory that has no device address of its own. It is on sim_memories while its
@@ -126,7 +116,6 @@ static DEFINE_MUTEX(sim_mem_lock);
 
 static struct pci_dev *sim_pdev;
 static resource_size_t sim_bar;
-static void __iomem *sim_uncached;
 static u64 sim_npages;
 static u64 sim_nfree;
 static unsigned long *sim_used;
@@ -138,7 +127,7 @@ static LIST_HEAD(sim_memories);
 static LIST_HEAD(sim_pins);
 static u32 sim_knobs[NVIDIA_SIM_KNOBS];
 static u64 sim_asked, sim_forced, sim_misuse;
-static atomic_long_t sim_puts, sim_references;
+static atomic_long_t sim_puts;
 
 static int page_table_major;
 module_param(page_table_major, int, 0444);
@@ -306,31 +295,6 @@ static struct sim_pin *sim_find_pin(const struct nvidia_p2p_page_table *pt)
 }
 
 /*
- * nvidia_dev_get and nvidia_dev_put: who holds the GPU open, beside the
- * pinnings: open files and dma-bufs.
- */
-void sim_dev_get(void)
-{
-	atomic_long_inc(&sim_references);
-}
-
-void sim_dev_put(void)
-{
-	atomic_long_dec(&sim_references);
-}
-
-/* Called with sim_lock held. */
-static u64 sim_holders(void)
-{
-	u64 n = atomic_long_read(&sim_references);
-	struct sim_pin *pin;
-
-	list_for_each_entry(pin, &sim_pins, node)
-		n += !pin->lost;
-	return n;
-}
-
-/*
  * The GPU stops, and its memory is free: what nobody can put, or all that is pinned.
  * Called with sim_lock held.
  */
@@ -425,26 +389,6 @@ fail:
 	return NULL;
 }
 
-/* The addresses and two registers of each page, as many as the length has. */
-static void *sim_alloc_addresses(u64 len)
-{
-	size_t size = (u32)DIV_ROUND_UP_ULL(len, SIM_PAGE_SIZE) * 16ULL;
-
-	return size > SIM_KMALLOC_LIMIT ? vmalloc(size) : kmalloc(size, GFP_KERNEL);
-}
-
-/* Whether BAR1 has room for the range. Called with sim_lock held. */
-static bool sim_bar1_fits(u64 len)
-{
-	u64 pages = len >> SIM_PAGE_SHIFT;
-	struct sim_pin *pin;
-
-	list_for_each_entry(pin, &sim_pins, node)
-		pages += pin->npages;
-	return !sim_knobs[NVIDIA_SIM_BAR1_PAGES] ||
-	       pages <= sim_knobs[NVIDIA_SIM_BAR1_PAGES];
-}
-
 /* Take the pages. Called with sim_lock held. */
 static int sim_get_pages(u64 va, u64 len, struct nvidia_p2p_page_table **pt)
 {
@@ -458,8 +402,6 @@ static int sim_get_pages(u64 va, u64 len, struct nvidia_p2p_page_table **pt)
 	a = sim_find(va, len);
 	if (!va || !len || (va | len) & (SIM_PAGE_SIZE - 1) || va + len < va || !a)
 		return -EINVAL;
-	if (!sim_bar1_fits(len))
-		return -ENOMEM;
 	pin = sim_new_pin(a, va, len);
 	if (!pin)
 		return -ENOMEM;
@@ -488,17 +430,13 @@ static int sim_get(u64 va, u64 len, struct nvidia_p2p_page_table **pt)
 {
 	/* Those after this one do not wait. */
 	bool hold = cmpxchg(&sim_knobs[NVIDIA_SIM_GET_HOLD], 1, 2) == 1;
-	void *addresses = sim_alloc_addresses(len);
 	int ret;
 
 	*pt = NULL;
-	if (!addresses)
-		return -ENOMEM;
 	mutex_lock(&sim_lock);
 	sim_asked++;
 	ret = sim_get_pages(va, len, pt);
 	mutex_unlock(&sim_lock);
-	kvfree(addresses);
 	if (ret)
 		memset(pt, SIM_POISON, sizeof(*pt));
 	sim_sleep(NVIDIA_SIM_GET_DELAY);
@@ -774,24 +712,9 @@ static int sim_ioc_free(struct file *filp, u64 va)
 	return ret;
 }
 
-/* As a driver that maps its BAR before gdrdrv does. Called with sim_lock held. */
-static int sim_reserve_uncached(bool on)
-{
-	if (on && !sim_uncached) {
-		sim_uncached = ioremap(sim_bar, sim_npages << SIM_PAGE_SHIFT);
-		return sim_uncached ? 0 : -ENOMEM;
-	}
-	if (!on && sim_uncached) {
-		iounmap(sim_uncached);
-		sim_uncached = NULL;
-	}
-	return 0;
-}
-
 static int sim_ioc_set(const struct nvidia_sim_set *p)
 {
 	u32 stop;
-	int ret;
 
 	if (p->knob >= NVIDIA_SIM_KNOBS)
 		return -EINVAL;
@@ -800,11 +723,8 @@ static int sim_ioc_set(const struct nvidia_sim_set *p)
 	stop = sim_once(NVIDIA_SIM_STOP);
 	if (stop)
 		sim_free_lost(stop == 2);
-	ret = sim_reserve_uncached(sim_knobs[NVIDIA_SIM_UNCACHED]);
-	if (ret)
-		WRITE_ONCE(sim_knobs[NVIDIA_SIM_UNCACHED], 0);
 	mutex_unlock(&sim_lock);
-	return ret;
+	return 0;
 }
 
 static int sim_ioc_stats(struct nvidia_sim_stats *p)
@@ -815,8 +735,6 @@ static int sim_ioc_stats(struct nvidia_sim_stats *p)
 	mutex_lock(&sim_lock);
 	list_for_each(n, &sim_allocs)
 		p->allocs++;
-	list_for_each(n, &sim_memories)
-		p->memories++;
 	list_for_each_entry(pin, &sim_pins, node) {
 		if (pin->lost)
 			p->lost++;
@@ -829,7 +747,6 @@ static int sim_ioc_stats(struct nvidia_sim_stats *p)
 	p->puts = atomic_long_read(&sim_puts);
 	p->misuse = sim_misuse;
 	p->forced = sim_forced;
-	p->holders = sim_holders();
 	mutex_unlock(&sim_lock);
 	return 0;
 }
@@ -988,7 +905,6 @@ static int sim_open(struct inode *inode, struct file *filp)
 	filp->private_data = (void *)(unsigned long)current->tgid;
 	mutex_lock(&sim_lock);
 	sim_mapping = filp->f_mapping;
-	sim_dev_get();
 	mutex_unlock(&sim_lock);
 	return 0;
 }
@@ -1009,9 +925,6 @@ static int sim_release(struct inode *inode, struct file *filp)
 		sim_unlink_alloc(a);
 		sim_free_alloc(a);
 	}
-	sim_dev_put();
-	if (!sim_holders())
-		sim_free_lost(false);
 	mutex_unlock(&sim_lock);
 	return 0;
 }
@@ -1112,7 +1025,6 @@ static void __exit sim_exit(void)
 	sim_free_lost(false);
 	if (!list_empty(&sim_pins))
 		pr_err("MISUSE by a client: page tables are still out at unload\n");
-	sim_reserve_uncached(false);
 	bitmap_free(sim_used);
 	pci_release_region(sim_pdev, 2);
 	pci_disable_device(sim_pdev);

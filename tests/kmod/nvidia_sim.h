@@ -25,8 +25,6 @@ struct sim_mem {
 /* nvidia_sim.c: memory has a lock of its own, innermost of all */
 void sim_mem_put(struct sim_mem *mem);
 u64 sim_mem_phys(const struct sim_mem *mem, u64 at);
-void sim_dev_get(void);
-void sim_dev_put(void);
 
 /* nvidia_sim_dmabuf.c */
 #ifdef SIM_PROPRIETARY

@@ -6,7 +6,7 @@
  * is no longer than the importer's segments, and a dynamic importer must allow
  * peer-to-peer, or it cannot attach (nv_dma_buf_attach). There is no vmap; mmap answers 524
  * (nv_dma_buf_mmap). A dma-buf keeps its memory, and the module, until its last user is
- * gone, and holds the GPU open (nv_dma_buf_create, nvidia_dev_get).
+ * gone.
  */
 #include <linux/dma-buf.h>
 #include <linux/dma-mapping.h>
@@ -109,7 +109,6 @@ static void sim_dmabuf_release(struct dma_buf *buf)
 
 	sim_mem_put(d->mem);
 	kfree(d);
-	sim_dev_put();
 }
 
 static const struct dma_buf_ops sim_dmabuf_ops = {
@@ -133,7 +132,6 @@ int sim_dmabuf_fd(struct sim_mem *mem, u64 offset, u64 size)
 		return -ENOMEM;
 	}
 	*d = (struct sim_dmabuf) { .mem = mem, .offset = offset, .size = size };
-	sim_dev_get();
 	info.ops = &sim_dmabuf_ops;
 	info.size = size;
 	info.flags = O_RDWR;
@@ -142,7 +140,6 @@ int sim_dmabuf_fd(struct sim_mem *mem, u64 offset, u64 size)
 	if (IS_ERR(buf)) {
 		sim_mem_put(mem);
 		kfree(d);
-		sim_dev_put();
 		return PTR_ERR(buf);
 	}
 	fd = dma_buf_fd(buf, O_CLOEXEC);

@@ -67,9 +67,7 @@ enum nvidia_sim_knob {
 	NVIDIA_SIM_GET_DELAY,	/* ms that get_pages takes, without the lock */
 	NVIDIA_SIM_GET_HOLD,	/* 1: the next get_pages waits likewise, for 0 or for a minute */
 	NVIDIA_SIM_PUT_DELAY,	/* ms that put_pages takes, likewise */
-	NVIDIA_SIM_UNCACHED,	/* 1: the whole BAR is reserved as uncached */
 	NVIDIA_SIM_CONTIGUOUS,	/* 1: hand out pages that follow each other */
-	NVIDIA_SIM_BAR1_PAGES,	/* as many may be pinned; 0: any number */
 	NVIDIA_SIM_STOP,	/* 1: the GPU stops, and gets back what failed puts left; */
 				/* 2: and all that is pinned */
 	NVIDIA_SIM_KNOBS,
@@ -86,9 +84,7 @@ struct nvidia_sim_stats {
 	__u64 pages_free;	/* 64 KiB pages */
 	__u64 pages_total;
 	__u64 misuse;		/* times that a client broke the rules */
-	__u64 memories;		/* that are not released */
 	__u64 forced;		/* get_pages that asked for mappings over PCIe, ever */
-	__u64 holders;	/* of the GPU: open files, dma-bufs, and page tables */
 	__u64 lost;	/* page tables whose pages nobody can put: see FAIL_PUT */
 	__u64 asked;	/* get_pages of any outcome, ever */
 	__u64 puts;	/* put_pages likewise */

@@ -36,8 +36,12 @@ check "who sees the parameters" [ "$(cd $params && stat -c '%a %n' -- *)" = '444
 check "their defaults" [ "$(parameters dbg_enabled info_enabled map_whole use_persistent_mapping)" = '0 0 N 1 ' ]
 check "the version, and the files in /proc" [ "$(cat /sys/module/gdrdrv/version; cd /proc/driver/gdrdrv && stat -c '%a %n' -- *)" = '2.6.0
 444 params' ]
-dmesg | grep -q "gdrdrv: version 2.6, device major $(awk '$2 == "gdrdrv" { print $1 }' /proc/devices), persistent mappings$"
+major=$(awk '$2 == "gdrdrv" { print $1 }' /proc/devices)
+dmesg | grep -q "gdrdrv: version 2.6, device major $major, persistent mappings$"
 result $? "the line of its start"
+# As recipes make the node.
+mknod /tmp/0 c "$major" 0 && true <>/tmp/0 && mknod /tmp/127 c "$major" 127 && ! true <>/tmp/127
+result $? "a node of that number works, and has minor 0"
 rmmod gdrdrv && rmmod nvidia
 result $? "modules unload (defaults)"
 
@@ -88,6 +92,13 @@ done
 # A module that maps all at the first touch.
 GDRDRV_ARGS="$limits map_whole=1" load 1
 result $? "modules load (map_whole)"
+check "what it tells of itself" [ "$(sed 's/proprietary/open/' /proc/driver/gdrdrv/params)" = 'version: 2.6
+NVIDIA driver flavour: open
+Use persistent mapping: yes
+dbg_enabled: 1
+info_enabled: 0
+use_persistent_mapping: 1
+lost pinnings: 0' ]
 /bin/kmod_test -t faults
 result $? "kmod_test -t faults (map_whole)"
 exec 3</dev/gdrdrv
