@@ -24,15 +24,6 @@ ppc64el) VM_CROSS=powerpc64le-linux-gnu- ;;
 *) VM_CROSS= ;;
 esac
 
-# vm_cc KERNEL: what builds a kernel from source, and its modules. The first clang that
-# checks calls for the kernel is 16.
-vm_cc() {
-	case $1 in
-	*cfi) echo clang-16 ;;
-	*) echo gcc ;;
-	esac
-}
-
 # need PROGRAM[:PACKAGE]...: end here unless all are installed.
 need() {
 	local p

@@ -26,10 +26,7 @@ read -r -a extra <<<"${GDR_MAKE-}"
 unset CC
 # Headers name the compiler of their Debian, which a newer one may not have.
 named=$(sed -n 's/^CC = .*CROSS_COMPILE)\(gcc-.*\)$/\1/p' "$kdir/usr/src/linux-headers-$rel/.kernelvariables" 2>/dev/null || :)
-case $1 in
-*-cfi) extra+=(CC="$(vm_cc "$1")") ;;
-*) [ -z "$named" ] || command -v "$VM_CROSS$named" >/dev/null || extra+=(CC="$VM_CROSS$(vm_cc "$1")") ;;
-esac
+[ -z "$named" ] || command -v "$VM_CROSS$named" >/dev/null || extra+=(CC="${VM_CROSS}gcc")
 # For another VM_ARCH, choose a kernel whose build tools run on this machine.
 case $VM_ARCH in
 arm64) extra+=(ARCH=arm64) ;;
@@ -111,7 +108,7 @@ fi
 # kernel's own inline functions use some if locks are checked. No one runs such a kernel
 # with that driver.
 case $1 in
-*-kasan | *-kcsan | *-lockdep | *-cfi)
+*-kasan | *-kcsan)
 	say "built for $rel, nv-p2p.h $2: no warning"
 	exit
 	;;

@@ -7,8 +7,6 @@
 #   fetch.sh kernel 5.10|6.1|6.12|7.2	image, headers
 #   fetch.sh kernel 6.1-rt		the same with PREEMPT_RT
 #   fetch.sh kernel 6.1-kasan|6.1-kcsan	the same, built from source (minutes)
-#   fetch.sh kernel 7.2-lockdep		likewise, with the checks of debug.config alone
-#   fetch.sh kernel 6.1-cfi		likewise, built by clang: indirect calls are checked
 #   fetch.sh style 6.1|6.12|7.2		scripts/checkpatch.pl of the kernel's source
 #   fetch.sh busybox			the static busybox of the machine VM_ARCH
 #   fetch.sh qemu-user			emulators of user programs, newer than Debian 12's
@@ -125,7 +123,7 @@ fetch_image() {
 configure() {
 	local line name
 	cat "$here/debug.config" "$here/$3.config" >"$2/wanted"
-	make -C "$1" O="$2" ARCH=x86_64 CC="$(vm_cc "$3")" KCONFIG_ALLCONFIG="$2/wanted" \
+	make -C "$1" O="$2" ARCH=x86_64 CC=gcc KCONFIG_ALLCONFIG="$2/wanted" \
 		allnoconfig >"$2/log" 2>&1 ||
 		{ cat "$2/log" >&2; die "cannot configure the kernel"; }
 	while read -r line; do
@@ -142,11 +140,11 @@ fetch_debug() {
 	src=$(fetch_source "$1" "$GDRAPI_VM_CACHE/source-$1")
 	want=$(cat "$here/debug.config" "$here/$2.config" | cksum)
 	if [ "$(cat "$dir/.complete" 2>/dev/null)" != "$want" ]; then
-		need flex:flex bison:bison bc:bc "$(vm_cc "$2")"
+		need flex:flex bison:bison bc:bc gcc:gcc
 		mkdir -p "$dir/build" "$dir/usr/src"
 		configure "$src" "$dir/build" "$2"
 		say "building the kernel $1 with $2 (minutes)"
-		nice -n 10 make -C "$src" O="$dir/build" ARCH=x86_64 CC="$(vm_cc "$2")" -j"$(nproc)" \
+		nice -n 10 make -C "$src" O="$dir/build" ARCH=x86_64 CC=gcc -j"$(nproc)" \
 			bzImage modules >"$dir/build/log" 2>&1 ||
 			{ tail -n 30 "$dir/build/log" >&2; die "the kernel does not build: see $dir/build/log"; }
 		cp "$dir/build/include/config/kernel.release" "$dir/release"
@@ -160,7 +158,7 @@ fetch_debug() {
 fetch_kernel() {
 	local suite dir rel
 	case $1 in
-	*-kasan | *-kcsan | *-lockdep | *-cfi) fetch_debug "${1%-*}" "${1##*-}"; return ;;
+	*-kasan | *-kcsan) fetch_debug "${1%-*}" "${1##*-}"; return ;;
 	esac
 	suite=$(suite_of "${1%-rt}")
 	dir=$GDRAPI_VM_CACHE/linux-$1

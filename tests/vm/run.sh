@@ -13,11 +13,8 @@
 #   -e NAME=VALUE  a variable for the job; may be repeated
 #   -m MIB         size of the simulated GPU's BAR (default 256)
 #   -M MIB         memory (default 1024)
-#   -c CPUS        processors (default 2)
 #   -t SECONDS     give up after that long (default 1800)
-#   -k FILE        another kernel image of that release
 #   -b DIR         modules that are built already
-#   -D DEVICE      another device of QEMU's
 #   -i             one processor, whose instructions take 1 ns each; the guest's clock counts
 #                  them, and skips its sleep. So nothing is late because the host is busy
 #
@@ -39,8 +36,8 @@ usage() {
 }
 
 nvidia=550 job=$here/job-kmod.sh files=() vars=() bar=256 cpus=2 limit=1800 memory=1024
-image='' modules='' devices=() clock=()
-while getopts n:j:f:e:m:M:c:t:k:b:D:i o; do
+modules='' clock=()
+while getopts n:j:f:e:m:M:t:b:i o; do
 	case $o in
 	n) nvidia=$OPTARG ;;
 	j) job=$OPTARG ;;
@@ -48,11 +45,8 @@ while getopts n:j:f:e:m:M:c:t:k:b:D:i o; do
 	e) vars+=("$OPTARG") ;;
 	m) bar=$OPTARG ;;
 	M) memory=$OPTARG ;;
-	c) cpus=$OPTARG ;;
 	t) limit=$OPTARG ;;
-	k) image=$OPTARG ;;
 	b) modules=$OPTARG ;;
-	D) devices+=(-device "$OPTARG") ;;
 	i) clock=(-icount "shift=0,sleep=off") ;;
 	*) usage ;;
 	esac
@@ -150,16 +144,15 @@ chmod +x "$root/init"
 (cd "$root" && find . | cpio -o -H newc --quiet) | gzip -1 >"$tmp/initrd"
 
 log=$tmp/serial
-image=${image:-$kdir/vmlinuz}
-accel=${GDRAPI_VM_ACCEL:-$(accelerator "$image")}
+accel=${GDRAPI_VM_ACCEL:-$(accelerator "$kdir/vmlinuz")}
 [ ${#clock[@]} -eq 0 ] || { accel=tcg,thread=single; cpus=1; }
 timeout "$limit" nice -n 10 "${machine[@]}" -accel "$accel" \
 	${clock[@]+"${clock[@]}"} -smp "$cpus" -m "$memory" -display none -no-reboot -nodefaults \
-	-kernel "$image" -initrd "$tmp/initrd" \
+	-kernel "$kdir/vmlinuz" -initrd "$tmp/initrd" \
 	-append "panic=-1 quiet log_buf_len=4M nokaslr rdinit=/init console=$console \
 		watchdog_thresh=60 rcupdate.rcu_cpu_stall_timeout=120" \
 	-object "memory-backend-ram,id=bar,size=${bar}M,share=on" \
-	-device ivshmem-plain,memdev=bar ${devices[@]+"${devices[@]}"} -serial "file:$log" &
+	-device ivshmem-plain,memdev=bar -serial "file:$log" &
 qemu=$!
 # In the background, so that a signal to this shell ends the guest, too.
 wait "$qemu" || say "QEMU: status $?"
