@@ -86,14 +86,13 @@ type File struct {
 	GPU  *GPU // nil: of a control file
 	CUDA bool // a control file of the simulated libcuda
 
-	registered     *File    // a GPU's file: its control file
-	exports        *export  // a control file: what was exported into it; nil: nothing
-	memory         *Memory  // a dma-buf's
-	offset, length uint64   // a dma-buf's part of it that mmap gives
-	size           uint64   // a dma-buf's
-	linear         uint64   // the mapping that it serves; 0: none
-	mapper         uint32   // the client of that mapping
-	space          *vaSpace // UVM's
+	registered     *File   // a GPU's file: its control file
+	exports        *export // a control file: what was exported into it; nil: nothing
+	memory         *Memory // a dma-buf's
+	offset, length uint64  // a dma-buf's part of it that mmap gives
+	size           uint64  // a dma-buf's
+	linear         uint64  // the mapping that it serves; 0: none
+	mapper         uint32  // the client of that mapping
 }
 
 // Open opens a file. Only a dma-buf and a GPU's own file have a GPU.
@@ -101,9 +100,6 @@ func (d *Driver) Open(k Kind, g *GPU) *File {
 	f := &File{Kind: k, GPU: g}
 	if k == Device {
 		g.attached = true
-	}
-	if k == UVM {
-		f.space = &vaSpace{}
 	}
 	d.Files = append(d.Files, f)
 	return f
@@ -117,7 +113,6 @@ func (d *Driver) Close(f *File) {
 		}
 	}
 	d.put(f.memory)
-	d.closeSpace(f.space)
 	if f.exports != nil {
 		for _, m := range f.exports.memory {
 			d.put(m)

@@ -22,7 +22,6 @@ type GPU struct {
 	BARUsed         uint64
 
 	machine  Machine
-	ordinal  int
 	attached bool // a file of it was opened once
 	used     uint64
 }
@@ -64,7 +63,7 @@ const (
 func (d *Driver) newGPU(ordinal int, m Machine) *GPU {
 	g := places[ordinal]
 	g.ID = g.Domain<<16 | uint32(g.Bus)<<8 | uint32(g.Slot)
-	g.ordinal, g.machine = ordinal, m
+	g.machine = m
 	g.Answer, g.Space = MapAnswer(2, 2), spaceVideo // write-combined, through BAR1
 	g.Device = 0x2335                               // H200
 	switch {
@@ -82,13 +81,6 @@ func (d *Driver) newGPU(ordinal int, m Machine) *GPU {
 		g.Answer = d.Answer
 	}
 	return &g
-}
-
-// UUID is that of CUDA's cuDeviceGetUuid.
-func (g *GPU) UUID() (u [16]byte) {
-	copy(u[:], "gdrsim-device-")
-	u[15] = byte(g.ordinal)
-	return u
 }
 
 func (g *GPU) coherent() bool { return g.machine == "grace" || g.machine == "cdmm" }
@@ -192,12 +184,6 @@ func (d *Driver) idInfo(q *request, _ *Object, p args) error {
 	clear(p.from("flags"))
 	p.put32("flags", g.Flags)
 	p.put32("instance", g.Instance)
-	p.put32("board", uint32(g.ordinal))
-	p.put32("gpu_instance", g.Instance)
-	p.put32("numa", ^uint32(0)) // no NUMA node
-	if g.machine == "grace" {
-		p.put32("numa", uint32(1+g.ordinal))
-	}
 	return nil
 }
 

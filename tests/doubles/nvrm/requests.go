@@ -92,7 +92,7 @@ func IsMMap(cmd uint32) bool { return cmd&0xffff == 'F'<<8|0xf1 }
 // error is an errno.
 func (d *Driver) Request(c Caller, f *File, cmd uint32, bytes []byte) error {
 	if f.Kind == UVM {
-		return d.uvmRequest(c, f, cmd, bytes)
+		return d.uvmRequest(f, cmd, bytes)
 	}
 	i := slices.IndexFunc(requests, func(k kind) bool { return k.nr == cmd&0xff })
 	if i < 0 || requests[i].on&f.Kind == 0 || requests[i].args != "" && layouts[requests[i].args].size != len(bytes) {

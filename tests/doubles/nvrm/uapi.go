@@ -57,8 +57,6 @@ uvm_part          u64 base length; u8 uuid[16]; u32 status
 uvm_map           u64 base length offset; u8 gpus[256][36]; u64 count; s32 ctl_fd; u32 client object status
 uvm_pool          u64 base length; u8 gpus[256][36]; u64 count; u32 status
 uvm_uuid          u8 uuid[16]; u32 status
-uvm_peers         u8 first[16] second[16]; u32 status
-uvm_p2p           u64 base length offset; u8 uuid[16]; s32 ctl_fd; u32 client object status
 uvm_vaspace       u8 uuid[16]; s32 ctl_fd; u32 client vaspace status
 uvm_gpu           u8 uuid[16] numa; s32 node ctl_fd; u32 client part status
 uvm_mm            s32 uvm_fd; u32 status
