@@ -49,7 +49,6 @@ static long ask(int fd, struct rm_sim_mmap *m)
 static void *sim_mmap(void *addr, size_t length, int prot, int flags, int fd, off_t offset)
 {
 	struct rm_sim_mmap m = { .length = length, .offset = (uint64_t)offset };
-	struct rm_sim_mapped where;
 	int saved = errno;
 	void *p;
 
@@ -70,9 +69,6 @@ static void *sim_mmap(void *addr, size_t length, int prot, int flags, int fd, of
 	saved = p == MAP_FAILED ? errno : saved;
 	if (m.out_fd != fd)
 		close(m.out_fd);
-	where.addr = (uintptr_t)p;
-	if (p != MAP_FAILED)
-		syscall(SYS_ioctl, fd, RM_SIM_MAPPED, &where);
 	errno = saved;
 	return p;
 }

@@ -301,7 +301,6 @@ func (d *Driver) End(c *Client, o *Object) {
 // Mapping is the result of one RM_MAP_MEMORY. It ends before its object does.
 type Mapping struct {
 	Linear, Offset, Length uint64
-	Addr                   uint64 // where the program has it mapped; 0: not known
 
 	counted bool   // in the GPU's BAR1
 	at      uint64 // and its place there

@@ -86,8 +86,8 @@ func (d *Driver) newGPU(ordinal int, m Machine) *GPU {
 func (g *GPU) coherent() bool { return g.machine == "grace" || g.machine == "cdmm" }
 func (g *GPU) isSystem() bool { return g.machine == "gb10" }
 
-// HasBAR says whether mappings are in BAR1.
-func (g *GPU) HasBAR() bool { return !g.coherent() && !g.isSystem() }
+// hasBAR says whether mappings are in BAR1.
+func (g *GPU) hasBAR() bool { return !g.coherent() && !g.isSystem() }
 
 // log is a line that a failing request prints in the real driver.
 func (d *Driver) log(line string) {

@@ -93,24 +93,6 @@ func givePages(q *request, m *Memory, offset uint64) error {
 	return nil
 }
 
-// mapped notes where the program has mapped it: its pages are taken away when the object is freed. An older mapping at that address is gone.
-func (d *Driver) mapped(q *request) error {
-	c, addr := d.Client(q.file.mapper), q.arg.u64("addr")
-	if c == nil {
-		return nil
-	}
-	for _, o := range c.Objects {
-		for _, m := range o.Mappings {
-			if m.Linear == q.file.linear {
-				m.Addr = addr
-			} else if m.Addr == addr {
-				m.Addr = 0
-			}
-		}
-	}
-	return nil
-}
-
 // holds says whether the file keeps memory alive, as a dma-buf and an exported object do. ENOTTY: a dma-buf of the kernel's.
 func (d *Driver) holds(q *request) error {
 	if q.file.memory == nil && q.file.exports == nil {

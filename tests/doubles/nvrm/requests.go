@@ -22,8 +22,6 @@ type Caller interface {
 	Give(fd int, cloexec bool) (there int, err error)
 	Replace(fd int) (there int, err error)
 	GiveFile(f *File) (there int, err error)
-	// Revoke is told of mappings whose pages are taken away.
-	Revoke(process int, memory *Memory, m *Mapping)
 }
 
 // request is one under way.
@@ -78,7 +76,6 @@ func init() {
 		{0xf4, Control | Device | DMABuf, "rm_sim_cuda", "HOLDS", (*Driver).holds},
 		{0xf5, Control, "rm_sim_live", "LIVE", (*Driver).live},
 		{0xf6, Control, "rm_sim_fail", "FAIL", (*Driver).fail},
-		{0xf7, Control | Device, "rm_sim_mapped", "MAPPED", (*Driver).mapped},
 	}
 }
 
@@ -338,27 +335,12 @@ func (c *Client) memoryBelow(parent uint32, m *Memory, handle uint32) (*Object, 
 	return c.addMemory(handle, class, device, m)
 }
 
-// revoke takes away the mappings of an object, or of all that are below it; top nil: of all.
-func (d *Driver) revoke(q *request, c *Client, top *Object) {
-	for _, o := range c.Objects {
-		if o.Memory == nil || top != nil && o != top && o.Device != top {
-			continue
-		}
-		for _, m := range o.Mappings {
-			if m.Addr != 0 && o.GPU.HasBAR() {
-				q.Revoke(c.Process, o.Memory, m)
-			}
-		}
-	}
-}
-
 func (d *Driver) free(q *request) error {
 	c, handle := d.own(q, q.arg.u32("root")), q.arg.u32("object")
 	if c == nil {
 		return InvalidClient
 	}
 	if handle == c.Handle {
-		d.revoke(q, c, nil)
 		d.EndClient(c)
 		return nil
 	}
@@ -366,7 +348,6 @@ func (d *Driver) free(q *request) error {
 	if o == nil {
 		return NotFound
 	}
-	d.revoke(q, c, o)
 	d.End(c, o)
 	return nil
 }
@@ -721,7 +702,7 @@ func (d *Driver) mapMemory(q *request) error {
 	if f.linear != 0 {
 		return StateInUse
 	}
-	m, err := d.newMapping(o, offset, length, !q.file.CUDA && o.GPU.HasBAR() && o.Memory.Space == spaceVideo)
+	m, err := d.newMapping(o, offset, length, !q.file.CUDA && o.GPU.hasBAR() && o.Memory.Space == spaceVideo)
 	if err != nil {
 		return err
 	}

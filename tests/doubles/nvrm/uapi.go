@@ -50,7 +50,6 @@ rm_sim_cuda       u32 zero
 rm_sim_info       u32 client object; u64 size; u32 status gpu_id
 rm_sim_live       u32 objects mappings
 rm_sim_fail       u8 name[32]; s32 result; u32 nth
-rm_sim_mapped     u64 addr
 uvm_range         u64 base length; u32 status
 uvm_free_590      u64 base; u32 status
 uvm_part          u64 base length; u8 uuid[16]; u32 status

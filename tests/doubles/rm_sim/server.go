@@ -25,7 +25,6 @@ type server struct {
 	listener int // where the system calls come from
 	events   int
 	files    map[int]file // by the write end
-	pending  revocation
 }
 
 // The kernel's structs; their sizes are looked at below.
@@ -36,7 +35,7 @@ type (
 		_    uint32 // flags
 		nr   int32
 		_    uint32 // the machine's ABI, at which the filter has looked
-		ip   uint64
+		_    uint64 // address
 		args [6]uint64
 	}
 	response struct {
@@ -70,10 +69,9 @@ func ioctl[T any](fd int, nr uint32, arg *T) (int, error) {
 // caller is the thread that waits for an answer.
 type caller struct {
 	*server
-	id   uint64 // of the notification
-	tid  int
-	code uint64 // address of its system call instruction
-	fd   int    // the descriptor of the request
+	id  uint64 // of the notification
+	tid int
+	fd  int // the descriptor of the request
 }
 
 func (c *caller) Read(addr uint64, b []byte) error { return c.transfer(unix.ProcessVMReadv, addr, b) }
@@ -323,7 +321,6 @@ func (c *caller) request(n *notif) {
 		err = c.Write(n.args[2], arg)
 	}
 	c.answer(err, 0, false)
-	c.revokeNow()
 }
 
 // call serves one system call.
@@ -336,7 +333,7 @@ func (s *server) call() {
 		}
 		return
 	}
-	c := &caller{server: s, id: n.id, tid: int(n.pid), code: n.ip - 2}
+	c := &caller{server: s, id: n.id, tid: int(n.pid)}
 	if n.nr == unix.SYS_IOCTL {
 		c.request(n)
 	} else {
