@@ -141,7 +141,6 @@ struct ctx {
 	bool reset;		/* a primary one that was reset; its next retain begins it anew */
 	bool lost;		/* the GPU faulted in it: each call in it is 719 until it is reset */
 	unsigned int flags;
-	struct ctx_inner *inner;	/* what the driver has for it, in RM mode */
 };
 
 #define CTX_SYNC_MEMOPS 0x80	/* in flags: SYNC_MEMOPS for all buffers of the context */
@@ -302,12 +301,9 @@ int rm_share(const struct mem *m, uint32_t *client_src, uint32_t *object);
 uint32_t rm_device(int device);
 uint32_t rm_subdevice(int device);
 void rm_uuid(int device, uint8_t uuid[16]);
-int rm_contexts(int device, int change);
-unsigned int rm_devices_in_use(void);
 void rm_views_end(void);
 int rm_views_again(void);
-int rm_client_new(bool stays);
-int rm_devices_again(void);
+int rm_client_again(void);
 
 /* cuda_sim_object.c */
 extern struct rm {
@@ -322,51 +318,35 @@ uint32_t rm_control(uint32_t cmd, void *params, size_t size);
 int rm_free(uint32_t parent, uint32_t object);
 int object_add(uint32_t parent, uint32_t handle, bool foreign);
 int object_new(uint32_t parent, uint32_t class, uint64_t size, uint32_t *handle);
-int object_duplicate(uint32_t parent, uint32_t source, uint32_t *handle);
 void object_free(uint32_t parent, uint32_t handle);
 bool objects_foreign(void);
 void objects_end(void);
-int objects_again(uint32_t old_client);
+int objects_again(void);
 
 /* cuda_sim_uvm.c: a range of addresses that UVM knows, or a block in one. */
 struct uvm {
 	struct uvm *next;
-	enum { UVM_ALONE, UVM_SPACE, UVM_BLOCK, UVM_PAGE, UVM_SEMAPHORES } kind;
+	enum { UVM_ALONE, UVM_SPACE, UVM_BLOCK } kind;
 	uint64_t addr, size;
 	int owner;		/* device whose memory it is */
 	uint32_t object;
-	bool host;		/* the host's memory; another GPU has a duplicate, too */
 	bool fabric;		/* not the memory, but what other GPUs reach it by */
 	const struct ctx *ctx;	/* whose memory it is; NULL: none's alone */
 	unsigned int gpus;	/* that have it mapped */
-	uint32_t duplicates[SIM_MAX_DEVICES];
 };
 int uvm_init(int devices);
-int uvm_activate(int device);
 int uvm_begin(const struct uvm *what, unsigned int gpus, struct uvm **out);
 int uvm_end(struct uvm *u);
-int uvm_grant(struct uvm *u, int device);
-int uvm_revoke(struct uvm *u, int device);
 struct uvm *uvm_find(uint64_t addr);
 bool uvm_in_use(uint64_t addr, uint64_t size);
-int uvm_grant_host(int device);
-void uvm_revoke_host(int device);
 int uvm_grant_context(const struct ctx *ctx, int device);
 void uvm_revoke_context(const struct ctx *ctx, int device);
 int uvm_end_all(void);
-int uvm_leave(void);
-int uvm_return(void);
 int uvm_again(void);
 
 /* cuda_sim_peer.c */
-int peer_get(int a, int b);
-void peer_put(int a, int b);
 unsigned int peers_of(const struct ctx *ctx);
 void peers_forget(const struct ctx *ctx);
-
-/* cuda_sim_inner.c */
-int inner_begin(struct ctx *ctx);
-void inner_end(struct ctx *ctx);
 
 /* What cuda_sim_differ has set. */
 extern struct differences {
@@ -428,7 +408,6 @@ int ipc_close(struct buffer *b);
 
 /* cuda_sim_vmm.c */
 unsigned long vmm_live(void);
-struct handle *vmm_first(void);
 
 /* cuda_sim_copy.c */
 void flush(void);

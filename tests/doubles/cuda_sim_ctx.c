@@ -64,7 +64,6 @@ static void ctx_end(struct ctx *c)
 	alloc_forget(c);
 	host_forget(c);
 	peers_forget(c);
-	inner_end(c);
 	for (struct stream *s = streams; s; s = s->next)
 		if (s->ctx == c && !s->ended) {
 			capture_forget(s);
@@ -95,9 +94,6 @@ static int primary_retain(struct ctx **ctx, int device)
 	if (!primaries[device])
 		return CU_OUT_OF_MEMORY;
 	if (!ctx_alive(primaries[device])) {
-		result = inner_begin(primaries[device]);
-		if (result)
-			return result;
 		primaries[device]->id = next_id();
 		made++;
 	}
@@ -243,9 +239,6 @@ static int ctx_create(struct ctx **ctx, unsigned int flags, int device)
 	c = ctx_new(device, false, flags);
 	if (!c)
 		return CU_OUT_OF_MEMORY;
-	result = inner_begin(c);
-	if (result)
-		return result;
 	c->refs = 1;
 	made++;
 	result = ctx_push(c);

@@ -20,53 +20,38 @@ struct host {
 	bool managed;
 	const struct ctx *registered;	/* in this context; NULL: not registered, but made here */
 	const struct ctx *ctx;	/* in which it was made, or registered */
-	struct uvm *uvm;	/* the GPUs' maps of it, in RM mode; NULL: none */
+	struct uvm *uvm;	/* the GPU's map of it, in RM mode; NULL: none */
 	uint32_t object;	/* ... and the object that is mapped */
-	bool peers;		/* managed memory, of two GPUs */
 };
 
 static struct host *hosts;
 
-/* The GPUs get it, whole host pages. Pages that they have already stay as they are. */
+/*
+ * The context's GPU gets it, whole host pages. Pages that it has already stay as they are. Managed memory is
+ * paged, and not mapped.
+ */
 static int host_map(struct host *h)
 {
 	uint64_t page = (uint64_t)getpagesize(), start = h->addr & ~(page - 1);
 	uint64_t size = (h->addr + h->size - start + page - 1) & ~(page - 1);
 	int device = h->ctx->device, result;
 
-	if (!rm_mode() || uvm_in_use(start, size))
+	if (!rm_mode() || h->managed || uvm_in_use(start, size))
 		return CU_OK;
 	result = object_new(rm_device(device), RM_CLASS_LOCKED, size, &h->object);
 	if (result)
 		return result;
 	result = uvm_begin(&(struct uvm){ .kind = UVM_ALONE, .addr = start, .size = size, .owner = device,
-					  .object = h->object, .host = true }, rm_devices_in_use(), &h->uvm);
+					  .object = h->object }, 1u << device, &h->uvm);
 	if (result)
 		object_free(rm_device(device), h->object);
 	return result;
 }
 
-/* Managed memory is paged, and not mapped. */
-static int host_share(struct host *h)
-{
-	int result;
-
-	if (!h->managed)
-		return host_map(h);
-	if (!rm_mode() || device_count() < 2)
-		return CU_OK;
-	result = peer_get(0, 1);
-	h->peers = !result;
-	return result;
-}
-
 static void host_unmap(struct host *h)
 {
-	if (h->peers)
-		peer_put(0, 1);
 	if (h->uvm && !uvm_end(h->uvm))
 		object_free(rm_device(h->ctx->device), h->object);
-	h->peers = false;
 	h->uvm = NULL;
 }
 
@@ -85,7 +70,7 @@ static int host_alloc(void **addr, size_t size, bool managed)
 		goto fail;
 	*h = (struct host){ .next = hosts, .addr = (uint64_t)(uintptr_t)p, .size = size,
 			    .managed = managed, .ctx = current_ctx() };
-	result = host_share(h);
+	result = host_map(h);
 	if (result)
 		goto fail;
 	hosts = h;

@@ -71,15 +71,12 @@ static struct import *imports;
 static void import_drop(struct import *i)
 {
 	struct import **link = &imports;
-	int device = i->mem->device;
 
 	while (*link != i)
 		link = &(*link)->next;
 	*link = i->next;
 	va_release(i->addr);
 	mem_put(i->mem);
-	if (device != i->ctx->device)
-		peer_put(device, i->ctx->device);
 	free(i);
 }
 
@@ -91,14 +88,9 @@ static int import_map(struct import *i, const struct ipc_handle *h)
 
 	if (device < 0)
 		return CU_INVALID_VALUE;
-	if (device != ctx->device) {
-		result = peer_get(device, ctx->device);
-		if (result)
-			return result;
-	}
 	i->mem = mem_import_shared(device, ctx->device, h->client, h->object, &result);
 	if (!i->mem)
-		goto fail;
+		return result;
 	result = h->offset > i->mem->size || h->size > i->mem->size - h->offset ? CU_INVALID_VALUE :
 		 va_take(i->mem->size, GRANULARITY, 0, false, &i->addr);
 	if (result)
@@ -110,9 +102,6 @@ static int import_map(struct import *i, const struct ipc_handle *h)
 	va_release(i->addr);
 fail_mem:
 	mem_put(i->mem);
-fail:
-	if (device != ctx->device)
-		peer_put(device, ctx->device);
 	return result;
 }
 

@@ -23,8 +23,7 @@ static uint8_t used[HANDLES];
 static struct object {
 	struct object *next;
 	uint32_t handle, parent, class;
-	uint64_t size;		/* of memory */
-	uint32_t source;	/* it is a duplicate of this one; 0: of none */
+	uint64_t size;
 	bool foreign;		/* another process's memory */
 } *objects;
 
@@ -94,12 +93,8 @@ int rm_free(uint32_t parent, uint32_t object)
 static int alloc_again(struct object *o)
 {
 	struct rm_sim_memory memory = { .size = o->size };
-	struct rm_dup_object dup = { .client = rm.client, .parent = o->parent, .object = o->handle,
-				     .client_src = rm.client, .object_src = o->source };
 
-	if (!o->source)
-		return rm_alloc(o->parent, o->class, o->size ? &memory : NULL, o->size ? sizeof(memory) : 0, &o->handle);
-	return ioctl(rm.ctl, RM_DUP_OBJECT, &dup) ? CU_UNKNOWN : rm_result(dup.status);
+	return rm_alloc(o->parent, o->class, &memory, sizeof(memory), &o->handle);
 }
 
 /* The caller has made the object. It is the last on the list. */
@@ -136,16 +131,16 @@ static void forget(uint32_t handle)
 	free(o);
 }
 
-static int make(uint32_t parent, const struct object *what, uint32_t *handle)
+/* Memory. */
+int object_new(uint32_t parent, uint32_t class, uint64_t size, uint32_t *handle)
 {
 	uint32_t h = rm_handle_take();
 	int result = object_add(parent, h, false);
 	struct object *o = *find(h);
 
 	if (!result) {
-		o->class = what->class;
-		o->size = what->size;
-		o->source = what->source;
+		o->class = class;
+		o->size = size;
 		result = alloc_again(o);
 	}
 	if (result)
@@ -153,18 +148,6 @@ static int make(uint32_t parent, const struct object *what, uint32_t *handle)
 	else
 		*handle = h;
 	return result;
-}
-
-/* Memory where size is not 0. */
-int object_new(uint32_t parent, uint32_t class, uint64_t size, uint32_t *handle)
-{
-	return make(parent, &(struct object){ .class = class, .size = size }, handle);
-}
-
-/* A duplicate of an object of this client, below another device. */
-int object_duplicate(uint32_t parent, uint32_t source, uint32_t *handle)
-{
-	return make(parent, &(struct object){ .source = source }, handle);
 }
 
 void object_free(uint32_t parent, uint32_t handle)
@@ -198,14 +181,11 @@ void objects_end(void)
 }
 
 /* A restore: they come again, with their handles. */
-int objects_again(uint32_t old_client)
+int objects_again(void)
 {
 	int result = CU_OK;
 
-	for (struct object *o = objects; o && !result; o = o->next) {
-		if (o->parent == old_client)
-			o->parent = rm.client;
+	for (struct object *o = objects; o && !result; o = o->next)
 		result = alloc_again(o);
-	}
 	return result;
 }

@@ -4,44 +4,17 @@
 
 #include <stdlib.h>
 
-#include "rm_uapi.h"
-
 enum {
 	CU_PEER_UNSUPPORTED = 217,
 	CU_PEER_ALREADY = 704,
 	CU_PEER_NOT = 705,
 };
 
-/* The client has one object for each pair of GPUs that reach each other, while anything uses it. */
-static struct {
-	unsigned int users;
-	uint32_t object;
-} pairs[SIM_MAX_DEVICES][SIM_MAX_DEVICES];	/* [lower][higher] */
-
 /* from reaches all memory of to. */
 static struct access {
 	struct access *next;
 	const struct ctx *from, *to;
 } *accesses;
-
-int peer_get(int a, int b)
-{
-	int low = a < b ? a : b, high = a < b ? b : a, result = CU_OK;
-
-	if (!pairs[low][high].users)
-		result = object_new(rm.client, RM_CLASS_PEER, 0, &pairs[low][high].object);
-	if (!result)
-		pairs[low][high].users++;
-	return result;
-}
-
-void peer_put(int a, int b)
-{
-	int low = a < b ? a : b, high = a < b ? b : a;
-
-	if (!--pairs[low][high].users)
-		object_free(rm.client, pairs[low][high].object);
-}
 
 /* The GPUs that reach all memory of a context, a bit for each. */
 unsigned int peers_of(const struct ctx *ctx)
@@ -71,7 +44,6 @@ static void drop(struct access **link)
 	*link = a->next;
 	if (!(peers_of(a->to) & 1u << a->from->device))
 		uvm_revoke_context(a->to, a->from->device);
-	peer_put(a->from->device, a->to->device);
 	free(a);
 }
 
@@ -103,11 +75,6 @@ static int enable(const struct ctx *from, const struct ctx *to, unsigned int fla
 	a = malloc(sizeof(*a));
 	if (!a)
 		return CU_OUT_OF_MEMORY;
-	result = peer_get(from->device, to->device);
-	if (result) {
-		free(a);
-		return result;
-	}
 	*a = (struct access){ .next = accesses, .from = from, .to = to };
 	accesses = a;
 	result = uvm_grant_context(to, from->device);

@@ -147,9 +147,6 @@ static void pool_end(struct pool *p)
 {
 	if (!p->gone || p->chunks)
 		return;
-	for (int i = 0; i < device_count(); i++)
-		if (p->mapped & 1u << i)
-			peer_put(p->device, i);
 	if (p->addr && !uvm_end(p->space))
 		va_release(p->addr);
 	free(p);
@@ -225,21 +222,16 @@ static bool is_default(const struct pool *pool)
 static int grant(struct pool *pool, int device, bool may)
 {
 	unsigned int bit = 1u << device;
-	int result;
+	int result = CU_OK;
 
 	if (device == pool->device || !(pool->mapped & bit) == !may)
 		return CU_OK;
 	if (may) {
-		result = peer_get(pool->device, device);
-		if (result)
-			return result;
 		pool->mapped |= bit;
 		result = alloc_reach(pool);
 	} else {
 		pool->mapped &= ~bit;
 		pool_shrink(pool);
-		peer_put(pool->device, device);
-		result = CU_OK;
 	}
 	if (!is_default(pool))
 		pool->access = may ? pool->access | bit : pool->access & ~bit;

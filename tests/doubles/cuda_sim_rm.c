@@ -27,7 +27,6 @@ static struct gpu {
 	int index;	/* among all GPUs, those without CUDA, too */
 	int fd;
 	uint32_t device, subdevice, instance;
-	int contexts;	/* that are alive */
 } gpus[SIM_MAX_DEVICES];
 
 bool rm_mode(void)
@@ -471,26 +470,6 @@ bool rm_fd_holds(int fd)
 	return !ioctl(fd, RM_SIM_HOLDS, &zero);
 }
 
-/* Contexts of a device that are alive: one more, or one less. Returns how many there were. */
-int rm_contexts(int device, int change)
-{
-	int before = gpus[device].contexts;
-
-	gpus[device].contexts += change;
-	return before;
-}
-
-/* A bit for each device that has a context. */
-unsigned int rm_devices_in_use(void)
-{
-	unsigned int bits = 0;
-
-	for (int i = 0; i < device_count(); i++)
-		if (gpus[i].contexts)
-			bits |= 1u << i;
-	return bits;
-}
-
 /* A checkpoint: the views end. Their pages stay mapped here, until the memory has come again. */
 void rm_views_end(void)
 {
@@ -525,27 +504,13 @@ int rm_views_again(void)
 	return result;
 }
 
-/* A client that comes and goes, with a device and a subdevice; or the one that stays. */
-int rm_client_new(bool stays)
+/* A restore: another client, with the devices' handles of before. */
+int rm_client_again(void)
 {
-	uint32_t mine = rm.client;
-	struct gpu g = gpus[0];
 	int result;
 
 	rm.client = 0;
 	result = rm_alloc(0, RM_CLASS_CLIENT, NULL, 0, &rm.client);
-	if (!result && !stays) {
-		result = gpu_objects(&g) ?: rm_free(rm.client, rm.client);
-		rm.client = mine;
-	}
-	return result;
-}
-
-/* The devices, with the handles of before. */
-int rm_devices_again(void)
-{
-	int result = CU_OK;
-
 	for (int i = 0; i < device_count() && !result; i++)
 		result = gpu_objects(&gpus[i]);
 	return result;

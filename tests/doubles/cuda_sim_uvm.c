@@ -7,8 +7,7 @@
  * - A range is made (73), and objects are mapped in it (33), before the call that makes memory
  *   returns. Its end (34) comes before the object is freed.
  * - A pool has one range for its whole space. Its blocks are mapped there (33), and unmapped (66).
- * - A second GPU maps the same object (33) under its own UUID. Of the host's memory it has a
- *   duplicate of its own, but maps the first object. It unmaps (66) before the range ends.
+ * - A second GPU maps the same object (33) under its own UUID, and unmaps it (66) if it reaches it no longer.
  */
 #include "cuda_sim.h"
 
@@ -20,8 +19,7 @@
 
 #include "rm_uapi.h"
 
-static int fd = -1, mm_fd = -1;
-static unsigned int active;	/* GPUs whose address space is registered, a bit for each device */
+static int fd = -1;
 
 /* Oldest first: a pool's space is before its blocks. */
 static struct uvm *ranges;
@@ -65,24 +63,12 @@ static int map(const struct uvm *u, int device)
 	return ask(fd, UVM_MAP, &b, &b.status);
 }
 
-static int part(unsigned long request, const struct uvm *u, int device)
+static int unmap(const struct uvm *u, int device)
 {
 	struct uvm_part a = { .base = u->addr, .length = u->size };
 
 	rm_uuid(device, a.uuid);
-	return ask(fd, request, &a, &a.status);
-}
-
-static int semaphore_pool(const struct uvm *u)
-{
-	static struct uvm_pool a;
-	static struct uvm_pool_535 b;
-
-	a = (struct uvm_pool){ .base = u->addr, .length = u->size };
-	b = (struct uvm_pool_535){ .base = u->addr, .length = u->size };
-	if (rm_kernel_driver() >= 550)
-		return ask(fd, UVM_POOL, &a, &a.status);
-	return ask(fd, UVM_POOL, &b, &b.status);
+	return ask(fd, UVM_UNMAP, &a, &a.status);
 }
 
 static int register_gpu(int device)
@@ -101,14 +87,6 @@ static int register_space(int device)
 	return ask(fd, UVM_REGISTER_SPACE, &a, &a.status);
 }
 
-static int unregister(unsigned long request, int device)
-{
-	struct uvm_uuid a = { .status = 0 };
-
-	rm_uuid(device, a.uuid);
-	return ask(fd, request, &a, &a.status);
-}
-
 int uvm_init(int devices)
 {
 	int result = CU_OK;
@@ -117,75 +95,43 @@ int uvm_init(int devices)
 	if (fd < 0)
 		return CU_OPERATING_SYSTEM;
 	for (int i = 0; i < devices && !result; i++)
-		result = register_gpu(i);
+		result = register_gpu(i) ?: register_space(i);
 	return result;
-}
-
-/* A GPU's address space, before the first thing that is mapped there. */
-int uvm_activate(int device)
-{
-	int result = active & 1u << device ? CU_OK : register_space(device);
-
-	if (!result)
-		active |= 1u << device;
-	return result;
-}
-
-/* The GPU whose map ends with the range, and not before: that of the memory, if it has one. */
-static int home(const struct uvm *u)
-{
-	return u->gpus & 1u << u->owner ? u->owner : __builtin_ctz(u->gpus);
 }
 
 /* The map of one GPU more. */
-int uvm_grant(struct uvm *u, int device)
+static int grant(struct uvm *u, int device)
 {
-	int result = CU_OK;
+	int result = u->gpus & 1u << device ? CU_OK : map(u, device);
 
-	if (u->gpus & 1u << device)
-		return CU_OK;
-	result = uvm_activate(device);
-	if (!result && u->host && device != u->owner)
-		result = object_duplicate(rm_device(device), u->object, &u->duplicates[device]);
-	if (result)
-		return result;
-	result = map(u, device);
 	if (!result)
 		u->gpus |= 1u << device;
-	else if (u->duplicates[device])
-		object_free(rm_device(device), u->duplicates[device]);
-	if (result)
-		u->duplicates[device] = 0;
 	return result;
 }
 
-int uvm_revoke(struct uvm *u, int device)
+/* The memory's own GPU is the first. */
+static int grant_all(struct uvm *u, unsigned int gpus)
 {
-	int result = u->gpus & 1u << device ? part(UVM_UNMAP, u, device) : CU_OK;
+	int result = gpus & 1u << u->owner ? grant(u, u->owner) : CU_OK;
 
-	if (result)
-		return result;
-	u->gpus &= ~(1u << device);
-	if (u->duplicates[device])
-		object_free(rm_device(device), u->duplicates[device]);
-	u->duplicates[device] = 0;
-	return CU_OK;
+	for (int i = 0; i < device_count() && !result; i++)
+		if (gpus & 1u << i)
+			result = grant(u, i);
+	return result;
+}
+
+static int withdraw(struct uvm *u, int device)
+{
+	int result = u->gpus & 1u << device ? unmap(u, device) : CU_OK;
+
+	if (!result)
+		u->gpus &= ~(1u << device);
+	return result;
 }
 
 static int begin(const struct uvm *u)
 {
-	switch (u->kind) {
-	case UVM_PAGE:
-		return part(UVM_REGION, u, u->owner);
-	case UVM_SEMAPHORES:
-		return semaphore_pool(u);
-	case UVM_ALONE:
-	case UVM_SPACE:
-		return create(u->addr, u->size);
-	case UVM_BLOCK:
-		break;
-	}
-	return CU_OK;
+	return u->kind == UVM_BLOCK ? CU_OK : create(u->addr, u->size);
 }
 
 static void drop(struct uvm *u)
@@ -198,10 +144,7 @@ static void drop(struct uvm *u)
 	free(u);
 }
 
-/*
- * A range, or a block in a pool's space, with the maps of gpus: the memory's own GPU first. If one
- * of them fails, all of it ends.
- */
+/* A range, or a block in a pool's space, with the maps of gpus. If one of them fails, all of it ends. */
 int uvm_begin(const struct uvm *what, unsigned int gpus, struct uvm **out)
 {
 	struct uvm **link = &ranges, *u = malloc(sizeof(*u));
@@ -220,11 +163,7 @@ int uvm_begin(const struct uvm *what, unsigned int gpus, struct uvm **out)
 		drop(u);
 		return result;
 	}
-	if (gpus & 1u << u->owner)
-		result = uvm_grant(u, u->owner);
-	for (int i = 0; i < device_count() && !result; i++)
-		if (gpus & 1u << i)
-			result = uvm_grant(u, i);
+	result = grant_all(u, gpus);
 	if (result)
 		uvm_end(u);
 	else if (out)
@@ -235,15 +174,10 @@ int uvm_begin(const struct uvm *what, unsigned int gpus, struct uvm **out)
 /* What fails leaves the rest as it is. */
 int uvm_end(struct uvm *u)
 {
-	int result = CU_OK;
+	int result = u->kind == UVM_BLOCK ? CU_OK : end(u->addr, u->size);
 
-	for (int i = 0; i < device_count() && !result; i++)
-		if (u->gpus & 1u << i && i != home(u))
-			result = uvm_revoke(u, i);
-	if (!result && u->kind != UVM_BLOCK)
-		result = end(u->addr, u->size);
-	else if (!result && u->gpus)
-		result = uvm_revoke(u, home(u));
+	for (int i = 0; u->kind == UVM_BLOCK && i < device_count() && !result; i++)
+		result = withdraw(u, i);
 	if (!result)
 		drop(u);
 	return result;
@@ -269,40 +203,22 @@ bool uvm_in_use(uint64_t addr, uint64_t size)
 	return u;
 }
 
-/* The host's memory is every GPU's that has a context. */
-int uvm_grant_host(int device)
-{
-	int result = CU_OK;
-
-	for (struct uvm *u = ranges; u && !result; u = u->next)
-		if (u->host)
-			result = uvm_grant(u, device);
-	return result;
-}
-
-void uvm_revoke_host(int device)
-{
-	for (struct uvm *u = ranges; u; u = u->next)
-		if (u->host && u->owner != device)
-			uvm_revoke(u, device);
-}
-
 /* A GPU reaches all memory of a context, or does so no longer. */
 int uvm_grant_context(const struct ctx *ctx, int device)
 {
 	int result = CU_OK;
 
 	for (struct uvm *u = ranges; u && !result; u = u->next)
-		if (u->ctx == ctx && !u->host && u->kind == UVM_ALONE)
-			result = uvm_grant(u, device);
+		if (u->ctx == ctx)
+			result = grant(u, device);
 	return result;
 }
 
 void uvm_revoke_context(const struct ctx *ctx, int device)
 {
 	for (struct uvm *u = ranges; u; u = u->next)
-		if (u->ctx == ctx && !u->host && u->kind == UVM_ALONE)
-			uvm_revoke(u, device);
+		if (u->ctx == ctx)
+			withdraw(u, device);
 }
 
 /* A checkpoint: all ranges end, and all maps with them. They stay on the list. */
@@ -316,50 +232,16 @@ int uvm_end_all(void)
 	return result;
 }
 
-int uvm_leave(void)
-{
-	int result = CU_OK;
-
-	for (int i = 0; i < device_count() && !result; i++) {
-		if (active & 1u << i)
-			result = unregister(UVM_UNREGISTER_SPACE, i);
-		if (!result)
-			result = unregister(UVM_UNREGISTER_GPU, i);
-	}
-	return result;
-}
-
-/* A restore. The second file holds on to the process's memory. */
-int uvm_return(void)
-{
-	struct uvm_mm a = { .uvm_fd = fd };
-	int result = CU_OK;
-
-	if (mm_fd < 0) {
-		mm_fd = open(RM_UVM_DEVICE, O_RDWR | O_CLOEXEC);
-		if (mm_fd < 0)
-			return CU_OPERATING_SYSTEM;
-		result = ask(mm_fd, UVM_MM, &a, &a.status);
-	}
-	for (int i = 0; i < device_count() && !result; i++) {
-		result = register_gpu(i);
-		if (!result && active & 1u << i)
-			result = register_space(i);
-	}
-	return result;
-}
-
+/* A restore. */
 int uvm_again(void)
 {
 	int result = CU_OK;
 
 	for (struct uvm *u = ranges; u && !result; u = u->next) {
-		result = begin(u);
-		if (!result && u->gpus)
-			result = map(u, home(u));
-		for (int i = 0; i < device_count() && !result; i++)
-			if (u->gpus & 1u << i && i != home(u))
-				result = map(u, i);
+		unsigned int gpus = u->gpus;
+
+		u->gpus = 0;
+		result = begin(u) ?: grant_all(u, gpus);
 	}
 	return result;
 }

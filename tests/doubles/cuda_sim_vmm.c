@@ -219,109 +219,24 @@ static int whole_mappings(uint64_t addr, uint64_t size)
 	return CU_OK;
 }
 
-static unsigned int users(const struct buffer *b)
+/*
+ * RM hears of another access to a mapping: all maps of it end, and the new ones begin. A mapping that no GPU may use
+ * has no range.
+ */
+static int tell(struct buffer *b)
 {
-	return b->readers | b->writers;
-}
+	const struct uvm now = { .kind = UVM_ALONE, .addr = b->addr, .size = b->size, .owner = b->mem->device,
+				 .object = b->mem->object };
+	unsigned int users = b->readers | b->writers;
+	int result = mem_unmap(b->addr);
 
-/* GPUs other than the memory's own reach it by an object for both. */
-static int get_peers(const struct buffer *b, unsigned int gpus)
-{
-	int result = CU_OK;
-
-	for (int i = 0; i < device_count() && !result; i++)
-		if (gpus & 1u << i && i != b->mem->device)
-			result = peer_get(b->mem->device, i);
-	return result;
-}
-
-static void put_peers(const struct buffer *b, unsigned int gpus)
-{
-	for (int i = 0; i < device_count(); i++)
-		if (gpus & 1u << i && i != b->mem->device)
-			peer_put(b->mem->device, i);
-}
-
-/* Some GPUs lose the memory, not all of them. */
-static int take_some(const struct buffer *b, struct uvm *u, unsigned int gpus)
-{
-	int result = CU_OK;
-
-	for (int i = 0; i < device_count() && !result; i++) {
-		if (!(gpus & 1u << i))
-			continue;
-		result = uvm_revoke(u, i);
-		if (!result)
-			put_peers(b, 1u << i);
-	}
-	return result;
-}
-
-static int take_all(const struct buffer *b, struct uvm *u)
-{
-	unsigned int gpus = u->gpus, own = gpus & 1u << b->mem->device;
-	unsigned int last = own ? own : gpus & -gpus;
-	int result = take_some(b, u, gpus & ~last) ?: uvm_end(u);
-
-	if (!result)
-		put_peers(b, last);
-	return result;
-}
-
-/* The first GPUs get it. */
-static int give_first(const struct buffer *b, unsigned int gpus)
-{
-	const struct uvm u = { .kind = UVM_ALONE, .addr = b->addr, .size = b->size, .owner = b->mem->device,
-			       .object = b->mem->object };
-	int result = get_peers(b, gpus);
-
-	if (result)
-		return result;
-	result = uvm_begin(&u, gpus, NULL);
-	if (result)
-		put_peers(b, gpus);
-	return result;
-}
-
-static int give_some(const struct buffer *b, struct uvm *u, unsigned int gpus)
-{
-	int result = CU_OK;
-
-	for (int i = 0; i < device_count() && !result; i++) {
-		if (!(gpus & 1u << i))
-			continue;
-		result = get_peers(b, 1u << i);
-		if (result)
-			break;
-		result = uvm_grant(u, i);
-		if (result)
-			put_peers(b, 1u << i);
-	}
-	return result;
-}
-
-/* RM hears of what has changed in the access to a mapping. Where no GPU has it, it has no range there. */
-static int tell(struct buffer *b, unsigned int readers, unsigned int writers)
-{
-	unsigned int old = readers | writers, now = users(b);
-	bool other_kind = old & now & ((readers ^ b->readers) | (writers ^ b->writers));
-	struct uvm *u = rm_mode() ? uvm_find(b->addr) : NULL;
-	int result = CU_OK;
-
-	if (!rm_mode())
-		return CU_OK;
-	if (u && (other_kind || !now)) {
-		result = take_all(b, u);
-		u = result ? u : NULL;
-	} else if (u) {
-		result = take_some(b, u, old & ~now) ?: give_some(b, u, now & ~old);
-	}
-	if (!result && !u && now)
-		result = give_first(b, now);
+	if (!result && users)
+		result = uvm_begin(&now, users, NULL);
 	if (result) {
-		u = uvm_find(b->addr);
-		b->readers = readers & (u ? u->gpus : 0);
-		b->writers = writers & (u ? u->gpus : 0);
+		const struct uvm *left = uvm_find(b->addr);
+
+		b->readers &= left ? left->gpus : 0;
+		b->writers &= left ? left->gpus : 0;
 	}
 	return result;
 }
@@ -335,10 +250,8 @@ static int unmap(uint64_t addr, size_t size)
 		return result;
 	while ((b = mapping_in(addr, size))) {
 		struct handle *h = b->handle;
-		unsigned int readers = b->readers, writers = b->writers;
 
-		b->readers = b->writers = 0;
-		result = rm_mode() ? tell(b, readers, writers) : mem_unmap(b->addr);
+		result = mem_unmap(b->addr);
 		if (result)
 			return result;
 		buffer_drop(b);
@@ -387,7 +300,8 @@ static int set_access(uint64_t addr, size_t size, const struct access_desc *desc
 
 		for (i = 0; i < n; i++)
 			grant(b, &desc[i]);
-		result = tell(b, readers, writers);
+		if (rm_mode() && (b->readers != readers || b->writers != writers))
+			result = tell(b);
 	}
 	return result;
 }
@@ -440,11 +354,6 @@ static int import_handle(uint64_t *id, int fd, int type)
 
 SIM_CALL(cuMemImportFromShareableHandle, (uint64_t *id, void *os_handle, int type),
 	 import_handle(id, (int)(intptr_t)os_handle, type))
-
-struct handle *vmm_first(void)
-{
-	return handles;
-}
 
 /* Counts handles that programs have, mappings and reservations. */
 unsigned long vmm_live(void)
