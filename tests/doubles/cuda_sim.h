@@ -163,6 +163,7 @@ struct chunk {
 	struct pool *pool;	/* NULL: of cuMemAlloc */
 	struct p2p_tokens tokens;
 	unsigned int buffers;	/* never 0 */
+	struct uvm *ways[SIM_MAX_DEVICES];	/* by which other GPUs reach it */
 };
 
 /* A CUmemoryPool. A destroyed one lives until its last chunk is gone. */
@@ -171,12 +172,11 @@ struct pool {
 	int device;
 	uint64_t max;		/* bytes; 0: what the device has */
 	unsigned int access;	/* a bit for each device */
-	unsigned int mapped;	/* of these the ones other than its own whose maps have a place */
+	unsigned int mapped;	/* other GPUs that reach its chunks */
 	unsigned int chunks;
 	bool gone;
 	uint64_t addr, size;	/* its space; 0: no use was made of it yet */
 	struct uvm *space;
-	struct fabric *fabrics;
 };
 
 /* Memory that a device pointer can point into. The list is sorted by address. */
@@ -384,14 +384,11 @@ unsigned long alloc_live(void);
 int alloc_from_pool(struct ctx *ctx, struct pool *pool, uint64_t size, struct buffer **b);
 int alloc_free(struct buffer *b);
 uint64_t alloc_place(const struct pool *pool, uint64_t size);
-bool alloc_touches(const struct pool *pool, uint64_t addr, uint64_t size);
-int alloc_reach(struct pool *pool);
+int alloc_reach(const struct pool *pool);
 
 /* cuda_sim_pool.c */
 void pool_put(struct pool *p);
 int pool_open(struct pool *p);
-int pool_reach(struct pool *p, uint64_t addr, uint64_t size);
-void pool_shrink(struct pool *p);
 unsigned long pool_live(void);
 
 /* cuda_sim_host.c */

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "rm_uapi.h"
+
 #define SMALL (64u << 10)	/* buffers below this share chunks */
 #define ALIGN 512ull		/* alignment of each buffer's address */
 #define POOL_SIZE (32ull << 20)
@@ -15,6 +17,53 @@ static struct chunk *chunks;
 static uint64_t round_up(uint64_t n, uint64_t to)
 {
 	return (n + to - 1) / to * to;
+}
+
+/* Other GPUs than its own reach a chunk of a pool by objects of their own, at the same addresses. */
+static int chunk_reach(struct chunk *c, int device)
+{
+	struct uvm u = { .kind = UVM_BLOCK, .addr = c->addr, .size = c->size, .owner = c->pool->device, .fabric = true };
+	int result = object_new(rm_subdevice(u.owner), RM_CLASS_FABRIC, c->size, &u.object);
+
+	if (result)
+		return result;
+	result = uvm_begin(&u, 1u << device, &c->ways[device]);
+	if (result)
+		object_free(rm_subdevice(u.owner), u.object);
+	return result;
+}
+
+static void chunk_part(struct chunk *c, int device)
+{
+	uint32_t object = c->ways[device]->object;
+
+	if (uvm_end(c->ways[device]))
+		return;
+	object_free(rm_subdevice(c->pool->device), object);
+	c->ways[device] = NULL;
+}
+
+/* The GPUs that may use the pool reach the chunk, and no others. */
+static int chunk_ways(struct chunk *c, unsigned int gpus)
+{
+	int result = CU_OK;
+
+	for (int i = 0; i < device_count() && !result; i++)
+		if (c->ways[i] && !(gpus & 1u << i))
+			chunk_part(c, i);
+		else if (!c->ways[i] && gpus & 1u << i)
+			result = chunk_reach(c, i);
+	return result;
+}
+
+int alloc_reach(const struct pool *pool)
+{
+	int result = CU_OK;
+
+	for (struct chunk *c = chunks; c && !result; c = c->next)
+		if (c->pool == pool)
+			result = chunk_ways(c, pool->mapped);
+	return result;
 }
 
 static struct chunk *chunk_new(struct ctx *ctx, uint64_t size, struct pool *pool, int *result)
@@ -31,7 +80,7 @@ static struct chunk *chunk_new(struct ctx *ctx, uint64_t size, struct pool *pool
 	if (!c->mem)
 		goto fail;
 	if (pool)
-		*result = (c->addr = alloc_place(pool, size)) ? pool_reach(pool, c->addr, size) : CU_OUT_OF_MEMORY;
+		*result = (c->addr = alloc_place(pool, size)) ? chunk_ways(c, pool->mapped) : CU_OUT_OF_MEMORY;
 	else
 		*result = va_take(size, GRANULARITY, 0, false, &c->addr);
 	if (*result)
@@ -48,9 +97,8 @@ fail_va:
 	if (!pool)
 		va_release(c->addr);
 fail_mem:
+	chunk_ways(c, 0);
 	mem_put(c->mem);
-	if (pool)
-		pool_shrink(pool);
 fail:
 	free(c);
 	return NULL;
@@ -66,6 +114,7 @@ static void chunk_free(struct chunk *c)
 	*link = c->next;
 	if (!c->pool)
 		va_release(c->addr);
+	chunk_ways(c, 0);
 	mem_put(c->mem);
 	if (c->pool)
 		pool_put(c->pool);
@@ -87,27 +136,6 @@ uint64_t alloc_place(const struct pool *pool, uint64_t size)
 		}
 	}
 	return at + size <= pool->addr + pool->size ? at : 0;
-}
-
-/* Whether a chunk of the pool has a byte there. */
-bool alloc_touches(const struct pool *pool, uint64_t addr, uint64_t size)
-{
-	const struct chunk *c;
-
-	for (c = chunks; c && (c->pool != pool || c->addr >= addr + size || addr >= c->addr + c->size); c = c->next)
-		;
-	return c;
-}
-
-/* Other GPUs reach each chunk of the pool. */
-int alloc_reach(struct pool *pool)
-{
-	int result = CU_OK;
-
-	for (const struct chunk *c = chunks; c && !result; c = c->next)
-		if (c->pool == pool)
-			result = pool_reach(pool, c->addr, c->size);
-	return result;
 }
 
 /* The first gap of the chunk that has room for size bytes; 0 if there is none. */

@@ -11,8 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "rm_uapi.h"
-
 /* CUmemPoolProps */
 struct pool_props {
 	int type;	/* 1: pinned */
@@ -25,17 +23,7 @@ struct pool_props {
 
 _Static_assert(sizeof(struct pool_props) == 88, "CUmemPoolProps");
 
-/* Other GPUs reach a pool's blocks by objects of their own, each for a slab of its space. */
-#define SLAB (512ull << 20)
 #define SPACE (64ull << 30)	/* as much as a GPU has */
-
-struct fabric {
-	struct fabric *next;
-	int device;
-	uint64_t addr, size;
-	uint32_t object;
-	struct uvm *map;	/* NULL: the GPU may not use the pool any more */
-};
 
 static struct pool defaults[SIM_MAX_DEVICES];
 static struct pool *pools;	/* those that were created and not destroyed */
@@ -59,7 +47,7 @@ int pool_open(struct pool *p)
 	if (p->addr)
 		return CU_OK;
 	for (p->size = SPACE; result && p->size >= GRANULARITY; p->size /= 2)
-		result = va_take(p->size, p->size < SLAB ? p->size : SLAB, 0, false, &addr);
+		result = va_take(p->size, GRANULARITY, 0, false, &addr);
 	if (result)
 		return result;
 	p->size *= 2;
@@ -70,76 +58,6 @@ int pool_open(struct pool *p)
 	else
 		p->addr = addr;
 	return result;
-}
-
-static struct fabric *fabric_of(const struct pool *p, int device, uint64_t addr)
-{
-	struct fabric *f;
-
-	for (f = p->fabrics; f && (f->device != device || f->addr != addr); f = f->next)
-		;
-	return f;
-}
-
-/* One GPU's way to one slab. */
-static int reach(struct pool *p, int device, uint64_t addr)
-{
-	struct fabric *f = fabric_of(p, device, addr);
-	int result;
-
-	if (!f) {
-		f = calloc(1, sizeof(*f));
-		if (!f)
-			return CU_OUT_OF_MEMORY;
-		*f = (struct fabric){ .device = device, .addr = addr, .size = p->size < SLAB ? p->size : SLAB };
-		result = object_new(rm_subdevice(p->device), RM_CLASS_FABRIC, f->size, &f->object);
-		if (result) {
-			free(f);
-			return result;
-		}
-		f->next = p->fabrics;
-		p->fabrics = f;
-	}
-	if (f->map)
-		return CU_OK;
-	return uvm_begin(&(struct uvm){ .kind = UVM_BLOCK, .addr = addr, .size = f->size, .owner = p->device,
-					.object = f->object, .fabric = true }, 1u << device, &f->map);
-}
-
-/* Before a block is mapped there for its own GPU. */
-int pool_reach(struct pool *p, uint64_t addr, uint64_t size)
-{
-	uint64_t slab = p->size < SLAB ? p->size : SLAB;
-	int result = CU_OK;
-
-	for (int i = 0; i < device_count() && !result; i++) {
-		if (!(p->mapped & 1u << i))
-			continue;
-		for (uint64_t at = p->addr + (addr - p->addr) / slab * slab; at < addr + size && !result; at += slab)
-			result = reach(p, i, at);
-	}
-	return result;
-}
-
-/* The ways of a GPU that may not use the pool end, and those to slabs without a block. */
-void pool_shrink(struct pool *p)
-{
-	struct fabric **link = &p->fabrics;
-
-	while (*link) {
-		struct fabric *f = *link;
-		bool touched = alloc_touches(p, f->addr, f->size);
-
-		if (f->map && (!touched || !(p->mapped & 1u << f->device)) && !uvm_end(f->map))
-			f->map = NULL;
-		if (touched || f->map) {
-			link = &f->next;
-			continue;
-		}
-		object_free(rm_subdevice(p->device), f->object);
-		*link = f->next;
-		free(f);
-	}
 }
 
 /* A destroyed pool goes with its last chunk. */
@@ -156,7 +74,6 @@ static void pool_end(struct pool *p)
 void pool_put(struct pool *p)
 {
 	p->chunks--;
-	pool_shrink(p);
 	pool_end(p);
 }
 
@@ -222,17 +139,12 @@ static bool is_default(const struct pool *pool)
 static int grant(struct pool *pool, int device, bool may)
 {
 	unsigned int bit = 1u << device;
-	int result = CU_OK;
+	int result;
 
-	if (device == pool->device || !(pool->mapped & bit) == !may)
+	if (device == pool->device)
 		return CU_OK;
-	if (may) {
-		pool->mapped |= bit;
-		result = alloc_reach(pool);
-	} else {
-		pool->mapped &= ~bit;
-		pool_shrink(pool);
-	}
+	pool->mapped = may ? pool->mapped | bit : pool->mapped & ~bit;
+	result = alloc_reach(pool);
 	if (!is_default(pool))
 		pool->access = may ? pool->access | bit : pool->access & ~bit;
 	for (struct buffer *b = buffer_first(); b; b = b->next)
