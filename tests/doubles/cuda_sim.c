@@ -69,46 +69,6 @@ uint64_t next_id(void)
 	return ++last;
 }
 
-/* The functions that were called, in the order of their first calls. */
-#define CALLED_MAX 256
-static struct {
-	pthread_mutex_t lock;
-	unsigned int n;
-	const char *names[CALLED_MAX];
-} called = { .lock = PTHREAD_MUTEX_INITIALIZER };
-
-static void note_call(const char *name)
-{
-	unsigned int i = 0;
-
-	pthread_mutex_lock(&called.lock);
-	while (i < called.n && strcmp(called.names[i], name))
-		i++;
-	if (i == called.n && i < CALLED_MAX)
-		called.names[called.n++] = name;
-	pthread_mutex_unlock(&called.lock);
-}
-
-/*
- * Writes the names of the functions that were called since this was asked last, with a
- * space after each, and returns how many there are. A name that does not fit is left out.
- */
-SIM_API unsigned int cuda_sim_called(char *names, size_t size)
-{
-	unsigned int n;
-
-	pthread_mutex_lock(&called.lock);
-	n = called.n;
-	if (size)
-		*names = '\0';
-	for (unsigned int i = 0; i < n; i++)
-		if (strlen(names) + strlen(called.names[i]) + 2 <= size)
-			strcat(strcat(names, called.names[i]), " ");
-	called.n = 0;
-	pthread_mutex_unlock(&called.lock);
-	return n;
-}
-
 /* What a test does between two calls of whoever it tests. */
 static struct {
 	void (*fn)(void);
@@ -131,21 +91,6 @@ static bool between_calls(void)
 		return false;
 	between.fn();
 	return true;
-}
-
-/* Each entry point comes here. A rule may also leave out the suffix of the exported name. */
-static int fault(const char *name)
-{
-	char base[SIM_FAULT_NAME];
-	size_t n = strlen(name);
-	int result;
-
-	note_call(name);
-	result = sim_fault(name);
-	if (result || n < 4 || strcmp(name + n - 3, "_v2") != 0)
-		return result;
-	snprintf(base, sizeof(base), "%.*s", (int)n - 3, name);
-	return sim_fault(base);
 }
 
 /*
@@ -207,14 +152,12 @@ int enter_ctx(const char *name)
 static void take_locks(void)
 {
 	pthread_mutex_lock(&lock);
-	pthread_mutex_lock(&called.lock);
-	pthread_mutex_lock(&strict_lock);
+	pthread_mutex_lock(&notes_lock);
 }
 
 static void leave_locks(void)
 {
-	pthread_mutex_unlock(&strict_lock);
-	pthread_mutex_unlock(&called.lock);
+	pthread_mutex_unlock(&notes_lock);
 	pthread_mutex_unlock(&lock);
 }
 
@@ -357,7 +300,7 @@ SIM_API int cuGetErrorString(int result, const char **text)
 }
 
 /* An exported function of this library, NULL where there is none. */
-static void *own_symbol(const char *name)
+void *own_symbol(const char *name)
 {
 	Dl_info self;
 	void *lib, *symbol;
@@ -370,15 +313,6 @@ static void *own_symbol(const char *name)
 	symbol = dlsym(lib, name);
 	dlclose(lib);
 	return symbol;
-}
-
-/* A rule for an unknown call would have no effect, so it is an error. */
-bool sim_fault_known(const char *name)
-{
-	char versioned[SIM_FAULT_NAME + 4];
-
-	snprintf(versioned, sizeof(versioned), "%s_v2", name);
-	return own_symbol(name) || own_symbol(versioned);
 }
 
 /* The plain name stands for the newest exported form of the function. */
@@ -407,17 +341,6 @@ SIM_API int cuGetProcAddress_v2(const char *name, void **fn, int version, uint64
 SIM_API int cuGetProcAddress(const char *name, void **fn, int version, uint64_t flags)
 {
 	return cuGetProcAddress_v2(name, fn, version, flags, NULL);
-}
-
-SIM_API void cuda_sim_fail(const char *name, int result, int nth)
-{
-	sim_fault_set(name, result, nth);
-}
-
-/* The calls of name since its rule was made. */
-SIM_API unsigned long cuda_sim_calls(const char *name)
-{
-	return sim_fault_calls(name);
 }
 
 SIM_API unsigned long cuda_sim_live(void)

@@ -20,8 +20,6 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "sim_fault.h"
-
 /* Results of the driver API. */
 enum {
 	CU_OK = 0,
@@ -213,6 +211,11 @@ int driver_version(void);
 long env_number(const char *name, long otherwise, long max);
 bool device_flag(const char *env, int device, bool otherwise);
 uint64_t next_id(void);
+void *own_symbol(const char *name);
+
+/* cuda_sim_fault.c */
+extern pthread_mutex_t notes_lock;	/* taken without the other one, or after it */
+int fault(const char *name);
 
 /* The end of a call that answers one number. */
 static inline int give(int *to, int value)
@@ -410,7 +413,6 @@ unsigned long vmm_live(void);
 void flush(void);
 
 /* cuda_sim_strict.c */
-extern pthread_mutex_t strict_lock;
 void strict_ask(const char *name, uint64_t addr, uint64_t size, const void *caller);
 void strict_copy(const char *name, uint64_t addr, uint64_t size, const void *caller);
 void strict_made(uint64_t addr, uint64_t size, const void *caller);

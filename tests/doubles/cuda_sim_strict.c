@@ -17,87 +17,74 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { OFF, OF_LIBRARY, OF_ALL };
+static atomic_bool is_strict;
 
-static atomic_int mode;
-
-/* What may be asked about. This lock is taken without the other one, or after it. */
-pthread_mutex_t strict_lock = PTHREAD_MUTEX_INITIALIZER;
+/* What may be asked about: memory that the library has made, or that a test has named. It goes with the memory. */
 static struct own {
 	struct own *next;
 	uint64_t addr, size;
-	bool made;	/* by the library: it goes with its memory; else a test has named it */
 } *owned;
 
-__attribute__((constructor)) static void at_load(void)
-{
-	atomic_store(&mode, (int)env_number("CUDA_SIM_STRICT", OFF, OF_ALL));
-}
-
-/* 0: off. 1: for calls of the library. 2: for all calls, of a test that has the library in itself. */
 SIM_API void cuda_sim_strict(int on)
 {
-	atomic_store(&mode, on);
+	atomic_store(&is_strict, on);
 }
 
-static void add(uint64_t addr, uint64_t size, bool made)
+static void add(uint64_t addr, uint64_t size)
 {
 	struct own *o = malloc(sizeof(*o));
 
 	if (!o)
 		abort();
-	pthread_mutex_lock(&strict_lock);
-	*o = (struct own){ .next = owned, .addr = addr, .size = size, .made = made };
+	pthread_mutex_lock(&notes_lock);
+	*o = (struct own){ .next = owned, .addr = addr, .size = size };
 	owned = o;
-	pthread_mutex_unlock(&strict_lock);
+	pthread_mutex_unlock(&notes_lock);
 }
 
-static void drop(uint64_t addr, bool made)
+void strict_gone(uint64_t addr)
 {
 	struct own **link = &owned;
 
-	pthread_mutex_lock(&strict_lock);
+	pthread_mutex_lock(&notes_lock);
 	while (*link) {
 		struct own *o = *link;
 
-		if (o->addr != addr || o->made != made) {
+		if (o->addr != addr) {
 			link = &o->next;
 			continue;
 		}
 		*link = o->next;
 		free(o);
 	}
-	pthread_mutex_unlock(&strict_lock);
+	pthread_mutex_unlock(&notes_lock);
 }
 
 /* These bytes are the caller's: they may be asked about. size 0: those that begin at addr are so no longer. */
 SIM_API void cuda_sim_own(uint64_t addr, uint64_t size)
 {
 	if (size)
-		add(addr, size, false);
+		add(addr, size);
 	else
-		drop(addr, false);
+		strict_gone(addr);
 }
 
 static bool is_own(uint64_t addr, uint64_t size)
 {
 	bool found = false;
 
-	pthread_mutex_lock(&strict_lock);
+	pthread_mutex_lock(&notes_lock);
 	for (const struct own *o = owned; o && !found; o = o->next)
 		found = addr >= o->addr && addr - o->addr < o->size && size <= o->size - (addr - o->addr);
-	pthread_mutex_unlock(&strict_lock);
+	pthread_mutex_unlock(&notes_lock);
 	return found;
 }
 
 static bool is_checked(const void *caller)
 {
-	int m = atomic_load(&mode);
 	const char *name;
 	Dl_info info;
 
-	if (m != OF_LIBRARY)
-		return m == OF_ALL;
 	if (!dladdr(caller, &info) || !info.dli_fname)
 		return false;
 	name = strrchr(info.dli_fname, '/');
@@ -107,7 +94,7 @@ static bool is_checked(const void *caller)
 /* A question about the first size bytes at addr. */
 void strict_ask(const char *name, uint64_t addr, uint64_t size, const void *caller)
 {
-	if (!atomic_load(&mode) || !size || !is_checked(caller) || is_own(addr, size))
+	if (!atomic_load(&is_strict) || !size || !is_checked(caller) || is_own(addr, size))
 		return;
 	fprintf(stderr, "simulated libcuda: strict: %s asks about %#" PRIx64 "\n", name, addr);
 	abort();
@@ -123,11 +110,6 @@ void strict_copy(const char *name, uint64_t addr, uint64_t size, const void *cal
 /* Memory was made; it is the library's own if the library has called. */
 void strict_made(uint64_t addr, uint64_t size, const void *caller)
 {
-	if (atomic_load(&mode) && is_checked(caller))
-		add(addr, size, true);
-}
-
-void strict_gone(uint64_t addr)
-{
-	drop(addr, true);
+	if (atomic_load(&is_strict) && is_checked(caller))
+		add(addr, size);
 }

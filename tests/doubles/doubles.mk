@@ -6,7 +6,7 @@
 .PHONY: doubles
 doubles: $(DOUBLES)
 
-$(D)/libcuda.so.1: $(call of,tests/doubles/cuda_sim*.c tests/doubles/sim_*.c)
+$(D)/libcuda.so.1: $(call of,tests/doubles/cuda_sim*.c)
 
 # What programs that link against CUDA name.
 $(D)/libcuda.so: $(D)/libcuda.so.1
