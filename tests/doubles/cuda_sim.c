@@ -17,6 +17,7 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static atomic_int init_pid;	/* 0 until cuInit */
 static int devices;		/* set by cuInit */
+unsigned long live;
 
 long env_number(const char *name, long otherwise, long max)
 {
@@ -351,7 +352,7 @@ SIM_API unsigned long cuda_sim_live(void)
 	if (!pid || pid != getpid())
 		return 0;
 	pthread_mutex_lock(&lock);
-	n = alloc_live() + pool_live() + vmm_live() + exported_fds() + (rm_mode() ? rm_live() : 0);
+	n = live + exported_fds() + (rm_mode() ? rm_live() : 0);
 	pthread_mutex_unlock(&lock);
 	return n;
 }

@@ -217,6 +217,29 @@ void *own_symbol(const char *name);
 extern pthread_mutex_t notes_lock;	/* taken without the other one, or after it */
 int fault(const char *name);
 
+/* The first on a list that cond is true of, or NULL. All lists go by next. */
+#define LIST_FIND(it, list, cond)				\
+	({							\
+		__typeof__(list) it = (list);			\
+								\
+		while (it && !(cond))				\
+			it = it->next;				\
+		it;						\
+	})
+
+/* Takes item off its list. */
+#define LIST_TAKE(list, item)					\
+	do {							\
+		__typeof__(list) *link_ = &(list);		\
+								\
+		while (*link_ != (item))			\
+			link_ = &(*link_)->next;		\
+		*link_ = (*link_)->next;			\
+	} while (0)
+
+/* What is alive of this library's own: see cuda_sim_live(). */
+extern unsigned long live;
+
 /* The end of a call that answers one number. */
 static inline int give(int *to, int value)
 {
@@ -374,7 +397,6 @@ int va_init(void);
 int va_take(uint64_t size, uint64_t align, uint64_t want, bool reservation, uint64_t *addr);
 void va_release(uint64_t addr);
 struct va *va_find(uint64_t addr);
-unsigned long va_reservations(void);
 bool va_is_device(uint64_t addr, uint64_t size);
 struct buffer *buffer_add(uint64_t addr, uint64_t size, struct mem *m, uint64_t offset);
 void buffer_drop(struct buffer *b);
@@ -383,7 +405,6 @@ struct buffer *buffer_first(void);
 
 /* cuda_sim_alloc.c */
 void alloc_forget(struct ctx *ctx);
-unsigned long alloc_live(void);
 int alloc_from_pool(struct ctx *ctx, struct pool *pool, uint64_t size, struct buffer **b);
 int alloc_free(struct buffer *b);
 uint64_t alloc_place(const struct pool *pool, uint64_t size);
@@ -392,7 +413,6 @@ int alloc_reach(const struct pool *pool);
 /* cuda_sim_pool.c */
 void pool_put(struct pool *p);
 int pool_open(struct pool *p);
-unsigned long pool_live(void);
 
 /* cuda_sim_host.c */
 bool host_find(uint64_t addr, bool *managed);
@@ -401,13 +421,9 @@ bool host_mixed(uint64_t addr, uint64_t size);
 bool host_managed(uint64_t addr, uint64_t size);
 void host_forget(const struct ctx *ctx);
 int host_free(uint64_t addr, bool managed);
-unsigned long host_live(void);
 
 /* cuda_sim_ipc.c */
 int ipc_close(struct buffer *b);
-
-/* cuda_sim_vmm.c */
-unsigned long vmm_live(void);
 
 /* cuda_sim_copy.c */
 void flush(void);

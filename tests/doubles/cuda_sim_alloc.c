@@ -107,11 +107,7 @@ fail:
 /* The caller has unmapped it. */
 static void chunk_free(struct chunk *c)
 {
-	struct chunk **link = &chunks;
-
-	while (*link != c)
-		link = &(*link)->next;
-	*link = c->next;
+	LIST_TAKE(chunks, c);
 	if (!c->pool)
 		va_release(c->addr);
 	chunk_ways(c, 0);
@@ -328,14 +324,3 @@ static int address_range(uint64_t *base, size_t *size, uint64_t addr)
 
 SIM_QUESTION(enter_ctx, cuMemGetAddressRange_v2, addr, (uint64_t *base, size_t *size, uint64_t addr),
 	     address_range(base, size, addr))
-
-/* Buffers and host memory. vmm_live counts the mappings of handles. */
-unsigned long alloc_live(void)
-{
-	const struct buffer *b;
-	unsigned long n = host_live();
-
-	for (b = buffer_first(); b; b = b->next)
-		n += !b->handle;
-	return n;
-}

@@ -85,19 +85,15 @@ int capture_forbids(const char *name)
 	return result;
 }
 
-static struct capture **find(const struct stream *stream)
+static struct capture *find(const struct stream *stream)
 {
-	struct capture **link = &captures;
-
-	while (*link && (*link)->stream != stream)
-		link = &(*link)->next;
-	return link;
+	return LIST_FIND(c, captures, c->stream == stream);
 }
 
 /* Whether what the stream is given now is dropped, as a part of a graph. */
 bool capture_takes(const struct stream *stream, int *result)
 {
-	const struct capture *c = *find(stream);
+	const struct capture *c = find(stream);
 
 	*result = c && c->lost ? CU_CAPTURE_INVALIDATED : CU_OK;
 	return c;
@@ -106,7 +102,7 @@ bool capture_takes(const struct stream *stream, int *result)
 /* A captured stream cannot be waited for, or asked. Its capture is lost. */
 int capture_waits(const struct stream *stream)
 {
-	struct capture *c = *find(stream);
+	struct capture *c = find(stream);
 
 	if (!c)
 		return CU_OK;
@@ -117,11 +113,11 @@ int capture_waits(const struct stream *stream)
 /* The stream goes. */
 void capture_forget(const struct stream *stream)
 {
-	struct capture **link = find(stream), *c = *link;
+	struct capture *c = find(stream);
 
 	if (!c)
 		return;
-	*link = c->next;
+	LIST_TAKE(captures, c);
 	free(c);
 }
 
@@ -135,7 +131,7 @@ static int begin(const struct ctx *ctx, const struct stream *stream, int mode)
 		return CU_INVALID_HANDLE;
 	if ((uintptr_t)stream <= 2)
 		return CU_CAPTURE_UNSUPPORTED;
-	if (*find(stream))
+	if (find(stream))
 		return CU_ILLEGAL_STATE;
 	c = calloc(1, sizeof(*c));
 	if (!c)
@@ -151,7 +147,7 @@ SIM_CALL_CTX(cuStreamBeginCapture_v2, (struct stream *stream, int mode),
 
 static int end(const struct stream *stream, struct graph **graph)
 {
-	struct capture *c = *find(stream);
+	struct capture *c = find(stream);
 	struct graph *g;
 	bool lost;
 
@@ -178,7 +174,7 @@ SIM_CALL_CTX(cuStreamEndCapture, (struct stream *stream, struct graph **graph), 
 
 static int capture_status(const struct stream *stream, int *status)
 {
-	const struct capture *c = *find(stream);
+	const struct capture *c = find(stream);
 
 	if (status && !stream_known(stream))
 		return CU_INVALID_HANDLE;
@@ -190,13 +186,9 @@ SIM_CALL_CTX(cuStreamIsCapturing, (struct stream *stream, int *status),
 
 static int graph_destroy(struct graph *graph)
 {
-	struct graph **link = &graphs;
-
-	while (*link && *link != graph)
-		link = &(*link)->next;
-	if (!*link)
+	if (!LIST_FIND(g, graphs, g == graph))
 		return CU_INVALID_VALUE;
-	*link = graph->next;
+	LIST_TAKE(graphs, graph);
 	free(graph);
 	return CU_OK;
 }

@@ -37,11 +37,7 @@ bool ctx_alive(const struct ctx *ctx)
 
 static bool ctx_known(const struct ctx *ctx)
 {
-	const struct ctx *c;
-
-	for (c = contexts; c && c != ctx; c = c->next)
-		;
-	return c;
+	return LIST_FIND(c, contexts, c == ctx);
 }
 
 static struct ctx *ctx_new(int device, bool primary, unsigned int flags)
@@ -312,24 +308,22 @@ SIM_API int cuCtxSynchronize(void)
 	return leave(current_ctx()->lost ? CU_LAUNCH_FAILED : CU_OK);
 }
 
-/* The place of a stream on the list. A driver that gets an ended one reads freed memory. */
-static struct stream **find_stream(const struct stream *stream)
+/* A driver that gets an ended one reads freed memory. */
+static bool is_made(const struct stream *stream)
 {
-	struct stream **link = &streams;
+	const struct stream *s = LIST_FIND(s, streams, s == stream);
 
-	while (*link && *link != stream)
-		link = &(*link)->next;
-	if (*link && (*link)->ended) {
+	if (s && s->ended) {
 		fprintf(stderr, "simulated libcuda: a stream of a context that was reset\n");
 		abort();
 	}
-	return link;
+	return s;
 }
 
 /* 0, 1 and 2 are the default streams. */
 bool stream_known(const struct stream *stream)
 {
-	return (uintptr_t)stream <= 2 || *find_stream(stream);
+	return (uintptr_t)stream <= 2 || is_made(stream);
 }
 
 /*
@@ -367,12 +361,10 @@ SIM_CALL_CTX(cuStreamCreate, (struct stream **stream, unsigned int flags),
 
 static int stream_destroy(struct stream *stream)
 {
-	struct stream **link = find_stream(stream);
-
-	if (!*link)
+	if (!is_made(stream))
 		return CU_INVALID_HANDLE;
 	capture_forget(stream);
-	*link = stream->next;
+	LIST_TAKE(streams, stream);
 	free(stream);
 	return CU_OK;
 }

@@ -18,14 +18,9 @@ struct event {
 
 static struct event *events;
 
-/* The place of an event on the list. */
-static struct event **find(const struct event *event)
+static bool is_made(const struct event *event)
 {
-	struct event **link = &events;
-
-	while (*link && *link != event)
-		link = &(*link)->next;
-	return link;
+	return LIST_FIND(e, events, e == event);
 }
 
 /* Flags: 1 blocking waits, 2 no timing, 4 for other processes (not modelled). */
@@ -44,11 +39,9 @@ SIM_CALL_CTX(cuEventCreate, (struct event **event, unsigned int flags), event_cr
 
 static int event_destroy(struct event *event)
 {
-	struct event **link = find(event);
-
-	if (!*link)
+	if (!is_made(event))
 		return CU_INVALID_HANDLE;
-	*link = event->next;
+	LIST_TAKE(events, event);
 	free(event);
 	return CU_OK;
 }
@@ -62,7 +55,7 @@ SIM_API int cuEventRecord(struct event *event, struct stream *stream)
 
 	if (result)
 		return result;
-	result = *find(event) ? stream_takes(stream, &now) : CU_INVALID_HANDLE;
+	result = is_made(event) ? stream_takes(stream, &now) : CU_INVALID_HANDLE;
 	if (!result)
 		event->pending = now;
 	return leave(result);
@@ -73,7 +66,7 @@ static int event_pass(struct event *event, bool query)
 {
 	bool was_pending;
 
-	if (!*find(event))
+	if (!is_made(event))
 		return CU_INVALID_HANDLE;
 	was_pending = event->pending;
 	event->pending = false;
@@ -92,7 +85,7 @@ static int wait_event(const struct stream *stream, const struct event *event, un
 
 	if (flags)
 		return CU_INVALID_VALUE;
-	return *find(event) ? stream_takes(stream, &now) : CU_INVALID_HANDLE;
+	return is_made(event) ? stream_takes(stream, &now) : CU_INVALID_HANDLE;
 }
 
 SIM_CALL_CTX(cuStreamWaitEvent, (struct stream *stream, struct event *event, unsigned int flags),

@@ -231,8 +231,7 @@ static int carve_share(struct mem *m, uint64_t offset, uint64_t size, int *fd)
 	int result;
 
 	*fd = -1;
-	for (c = m->carves; c && c->offset != offset; c = c->next)
-		;
+	c = LIST_FIND(k, m->carves, k->offset == offset);
 	if (!c || size > c->size)
 		return CU_OK;
 	do {

@@ -55,6 +55,13 @@ static void host_unmap(struct host *h)
 	h->uvm = NULL;
 }
 
+static void host_drop(struct host *h)
+{
+	LIST_TAKE(hosts, h);
+	live--;
+	host_unmap(h);
+}
+
 static int host_alloc(void **addr, size_t size, bool managed)
 {
 	int result = CU_OUT_OF_MEMORY;
@@ -74,6 +81,7 @@ static int host_alloc(void **addr, size_t size, bool managed)
 	if (result)
 		goto fail;
 	hosts = h;
+	live++;
 	*addr = p;
 	return CU_OK;
 fail:
@@ -96,17 +104,12 @@ SIM_HOOKED_CALL_CTX(cuMemAllocManaged, (void **addr, size_t size, unsigned int f
 /* The memory that starts there. */
 int host_free(uint64_t addr, bool managed)
 {
-	struct host **link = &hosts, *h;
+	struct host *h = LIST_FIND(h, hosts, h->addr == addr && h->managed == managed && !h->registered);
 
-	while (*link && ((*link)->addr != addr || (*link)->managed != managed ||
-			 (*link)->registered))
-		link = &(*link)->next;
-	h = *link;
 	if (!h)
 		return CU_INVALID_VALUE;
 	flush();
-	*link = h->next;
-	host_unmap(h);
+	host_drop(h);
 	munmap((void *)(uintptr_t)addr, h->size);
 	free(h);
 	return CU_OK;
@@ -114,18 +117,9 @@ int host_free(uint64_t addr, bool managed)
 
 SIM_HOOKED_CALL_CTX(cuMemFreeHost, (void *addr), host_free((uint64_t)(uintptr_t)addr, false))
 
-static bool overlaps(const struct host *h, uint64_t addr, uint64_t size)
-{
-	return addr < h->addr + h->size && h->addr < addr + size;
-}
-
 static const struct host *first_overlap(uint64_t addr, uint64_t size)
 {
-	const struct host *h;
-
-	for (h = hosts; h && !overlaps(h, addr, size); h = h->next)
-		;
-	return h;
+	return LIST_FIND(h, hosts, addr < h->addr + h->size && h->addr < addr + size);
 }
 
 /* Whether all of the range is page-locked memory of one piece. */
@@ -204,6 +198,7 @@ static int host_register(const struct ctx *ctx, uint64_t addr, uint64_t size, un
 		return result;
 	}
 	hosts = h;
+	live++;
 	return CU_OK;
 }
 
@@ -212,16 +207,12 @@ SIM_CALL_CTX(cuMemHostRegister_v2, (void *addr, size_t size, unsigned int flags)
 
 static int host_unregister(uint64_t addr)
 {
-	struct host **link = &hosts, *h;
+	struct host *h = LIST_FIND(h, hosts, h->addr == addr && h->registered);
 
-	while (*link && ((*link)->addr != addr || !(*link)->registered))
-		link = &(*link)->next;
-	h = *link;
 	if (!h)
 		return CU_HOST_NOT_REGISTERED;
 	flush();
-	*link = h->next;
-	host_unmap(h);
+	host_drop(h);
 	free(h);
 	return CU_OK;
 }
@@ -244,6 +235,7 @@ void host_forget(const struct ctx *ctx)
 			continue;
 		}
 		*link = h->next;
+		live--;
 		free(h);
 	}
 }
@@ -254,23 +246,8 @@ SIM_CALL_CTX(cuMemHostGetDevicePointer_v2, (uint64_t *dptr, void *addr, unsigned
 
 bool host_find(uint64_t addr, bool *managed)
 {
-	const struct host *h;
+	const struct host *h = first_overlap(addr, 1);
 
-	for (h = hosts; h; h = h->next) {
-		if (addr < h->addr || addr - h->addr >= h->size)
-			continue;
-		*managed = h->managed;
-		return true;
-	}
-	return false;
-}
-
-unsigned long host_live(void)
-{
-	const struct host *h;
-	unsigned long n = 0;
-
-	for (h = hosts; h; h = h->next)
-		n++;
-	return n;
+	*managed = h && h->managed;
+	return h;
 }

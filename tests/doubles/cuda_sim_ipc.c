@@ -70,11 +70,7 @@ static struct import *imports;
 
 static void import_drop(struct import *i)
 {
-	struct import **link = &imports;
-
-	while (*link != i)
-		link = &(*link)->next;
-	*link = i->next;
+	LIST_TAKE(imports, i);
 	va_release(i->addr);
 	mem_put(i->mem);
 	free(i);
@@ -107,11 +103,7 @@ fail_mem:
 
 static struct import *import_find(const struct ctx *ctx, const struct ipc_handle *h)
 {
-	struct import *i;
-
-	for (i = imports; i && (i->ctx != ctx || i->client != h->client || i->object != h->object); i = i->next)
-		;
-	return i;
+	return LIST_FIND(i, imports, i->ctx == ctx && i->client == h->client && i->object == h->object);
 }
 
 static int import_new(struct ctx *ctx, const struct ipc_handle *h, struct import **out)

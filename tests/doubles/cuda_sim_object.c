@@ -111,23 +111,19 @@ int object_add(uint32_t parent, uint32_t handle, bool foreign)
 	return CU_OK;
 }
 
-static struct object **find(uint32_t handle)
+static struct object *find(uint32_t handle)
 {
-	struct object **link = &objects;
-
-	while (*link && (*link)->handle != handle)
-		link = &(*link)->next;
-	return link;
+	return LIST_FIND(o, objects, o->handle == handle);
 }
 
 static void forget(uint32_t handle)
 {
-	struct object **link = find(handle), *o = *link;
+	struct object *o = find(handle);
 
 	rm_handle_put(handle);
 	if (!o)
 		return;
-	*link = o->next;
+	LIST_TAKE(objects, o);
 	free(o);
 }
 
@@ -136,7 +132,7 @@ int object_new(uint32_t parent, uint32_t class, uint64_t size, uint32_t *handle)
 {
 	uint32_t h = rm_handle_take();
 	int result = object_add(parent, h, false);
-	struct object *o = *find(h);
+	struct object *o = find(h);
 
 	if (!result) {
 		o->class = class;
@@ -159,11 +155,7 @@ void object_free(uint32_t parent, uint32_t handle)
 /* Whether any is another process's: a checkpoint cannot bring it back. */
 bool objects_foreign(void)
 {
-	const struct object *o;
-
-	for (o = objects; o && !o->foreign; o = o->next)
-		;
-	return o;
+	return LIST_FIND(o, objects, o->foreign);
 }
 
 static void free_from(const struct object *o)

@@ -27,21 +27,15 @@ unsigned int peers_of(const struct ctx *ctx)
 	return bits;
 }
 
-static struct access **find(const struct ctx *from, const struct ctx *to)
+static struct access *find(const struct ctx *from, const struct ctx *to)
 {
-	struct access **link = &accesses;
-
-	while (*link && ((*link)->from != from || (*link)->to != to))
-		link = &(*link)->next;
-	return link;
+	return LIST_FIND(a, accesses, a->from == from && a->to == to);
 }
 
 /* Another context of the GPU may reach it all the same. */
-static void drop(struct access **link)
+static void drop(struct access *a)
 {
-	struct access *a = *link;
-
-	*link = a->next;
+	LIST_TAKE(accesses, a);
 	if (!(peers_of(a->to) & 1u << a->from->device))
 		uvm_revoke_context(a->to, a->from->device);
 	free(a);
@@ -50,13 +44,10 @@ static void drop(struct access **link)
 /* A context ends. */
 void peers_forget(const struct ctx *ctx)
 {
-	struct access **link = &accesses;
+	struct access *a;
 
-	while (*link)
-		if ((*link)->from == ctx || (*link)->to == ctx)
-			drop(link);
-		else
-			link = &(*link)->next;
+	while ((a = LIST_FIND(a, accesses, a->from == ctx || a->to == ctx)))
+		drop(a);
 }
 
 static int enable(const struct ctx *from, const struct ctx *to, unsigned int flags)
@@ -70,7 +61,7 @@ static int enable(const struct ctx *from, const struct ctx *to, unsigned int fla
 		return CU_INVALID_CONTEXT;
 	if (!rm_mode() || from->device == to->device)
 		return CU_PEER_UNSUPPORTED;
-	if (*find(from, to))
+	if (find(from, to))
 		return CU_PEER_ALREADY;
 	a = malloc(sizeof(*a));
 	if (!a)
@@ -79,7 +70,7 @@ static int enable(const struct ctx *from, const struct ctx *to, unsigned int fla
 	accesses = a;
 	result = uvm_grant_context(to, from->device);
 	if (result)
-		drop(find(from, to));
+		drop(a);
 	return result;
 }
 
@@ -87,11 +78,11 @@ SIM_CALL_CTX(cuCtxEnablePeerAccess, (struct ctx *to, unsigned int flags), enable
 
 static int disable(const struct ctx *from, const struct ctx *to)
 {
-	struct access **link = find(from, to);
+	struct access *a = find(from, to);
 
-	if (!*link)
+	if (!a)
 		return CU_PEER_NOT;
-	drop(link);
+	drop(a);
 	return CU_OK;
 }
 

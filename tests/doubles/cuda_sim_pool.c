@@ -28,14 +28,9 @@ _Static_assert(sizeof(struct pool_props) == 88, "CUmemPoolProps");
 static struct pool defaults[SIM_MAX_DEVICES];
 static struct pool *pools;	/* those that were created and not destroyed */
 
-/* The place of a pool on the list. */
-static struct pool **find(const struct pool *pool)
+static bool is_made(const struct pool *pool)
 {
-	struct pool **link = &pools;
-
-	while (*link && *link != pool)
-		link = &(*link)->next;
-	return link;
+	return LIST_FIND(p, pools, p == pool);
 }
 
 /* Its space, at the first use: as much as there is room for. */
@@ -77,15 +72,6 @@ void pool_put(struct pool *p)
 	pool_end(p);
 }
 
-unsigned long pool_live(void)
-{
-	unsigned long n = 0;
-
-	for (const struct pool *p = pools; p; p = p->next)
-		n++;
-	return n;
-}
-
 static int create(struct pool **pool, const struct pool_props *props)
 {
 	static const uint8_t zeros[sizeof(props->reserved)];
@@ -102,6 +88,7 @@ static int create(struct pool **pool, const struct pool_props *props)
 	*p = (struct pool){ .next = pools, .device = props->location.id, .max = props->max,
 			    .access = 1u << props->location.id };
 	pools = *pool = p;
+	live++;
 	return CU_OK;
 }
 
@@ -110,11 +97,10 @@ SIM_CALL(cuMemPoolCreate, (struct pool **pool, const struct pool_props *props), 
 /* Its memory stays until it is freed. */
 static int destroy(struct pool *pool)
 {
-	struct pool **link = find(pool);
-
-	if (!*link)
+	if (!is_made(pool))
 		return CU_INVALID_VALUE;
-	*link = pool->next;
+	LIST_TAKE(pools, pool);
+	live--;
 	pool->gone = true;
 	pool_end(pool);
 	return CU_OK;
@@ -157,7 +143,7 @@ static int set_access(struct pool *pool, const struct access_desc *map, size_t c
 {
 	int result = CU_OK;
 
-	if ((!is_default(pool) && !*find(pool)) || !map || !count)
+	if ((!is_default(pool) && !is_made(pool)) || !map || !count)
 		return CU_INVALID_VALUE;
 	for (size_t i = 0; i < count; i++)
 		if (!access_ok(pool, &map[i]))
@@ -246,7 +232,7 @@ SIM_HOOKED_CALL_CTX(cuMemAllocAsync, (uint64_t *addr, size_t size, struct stream
 		    alloc_async(addr, size, default_pool(current_ctx()->device), stream, CALLER))
 SIM_HOOKED_CALL_CTX(cuMemAllocFromPoolAsync,
 		    (uint64_t *addr, size_t size, struct pool *pool, struct stream *stream),
-		    is_default(pool) || *find(pool) ? alloc_async(addr, size, pool, stream, CALLER) : CU_INVALID_VALUE)
+		    is_default(pool) || is_made(pool) ? alloc_async(addr, size, pool, stream, CALLER) : CU_INVALID_VALUE)
 
 static int free_async(uint64_t addr, const struct stream *stream)
 {

@@ -282,11 +282,7 @@ static void view_end(const struct mem *m)
 /* The driver keeps the memory while a duplicate exists. */
 void rm_mem_free(struct mem *m)
 {
-	struct mem **link = &mems;
-
-	while (*link != m)
-		link = &(*link)->next;
-	*link = m->next;
+	LIST_TAKE(mems, m);
 	munmap(m->view, m->size);
 	view_end(m);
 	object_free(gpus[m->opener].device, m->object);

@@ -136,11 +136,7 @@ static int begin(const struct uvm *u)
 
 static void drop(struct uvm *u)
 {
-	struct uvm **link = &ranges;
-
-	while (*link != u)
-		link = &(*link)->next;
-	*link = u->next;
+	LIST_TAKE(ranges, u);
 	free(u);
 }
 
@@ -186,21 +182,13 @@ int uvm_end(struct uvm *u)
 /* The range, or the block, of memory that begins at addr. NULL: no GPU has it. */
 struct uvm *uvm_find(uint64_t addr)
 {
-	struct uvm *u;
-
-	for (u = ranges; u && (u->addr != addr || u->kind == UVM_SPACE || u->fabric); u = u->next)
-		;
-	return u;
+	return LIST_FIND(u, ranges, u->addr == addr && u->kind != UVM_SPACE && !u->fabric);
 }
 
 /* Whether a byte of it is in a range. Two registrations may share a page, ranges do not. */
 bool uvm_in_use(uint64_t addr, uint64_t size)
 {
-	const struct uvm *u;
-
-	for (u = ranges; u && (u->addr >= addr + size || addr >= u->addr + u->size); u = u->next)
-		;
-	return u;
+	return LIST_FIND(u, ranges, u->addr < addr + size && addr < u->addr + u->size);
 }
 
 /* A GPU reaches all memory of a context, or does so no longer. */

@@ -83,39 +83,23 @@ found:
 		return CU_OUT_OF_MEMORY;
 	*v = (struct va){ .next = *link, .addr = at, .size = size, .reservation = reservation };
 	*link = v;
+	live += reservation;
 	*addr = at;
 	return CU_OK;
 }
 
 void va_release(uint64_t addr)
 {
-	struct va **link = &vas, *v;
+	struct va *v = va_find(addr);
 
-	while ((*link)->addr != addr)
-		link = &(*link)->next;
-	v = *link;
-	*link = v->next;
+	LIST_TAKE(vas, v);
+	live -= v->reservation;
 	free(v);
 }
 
 struct va *va_find(uint64_t addr)
 {
-	struct va *v;
-
-	for (v = vas; v; v = v->next)
-		if (addr >= v->addr && addr - v->addr < v->size)
-			return v;
-	return NULL;
-}
-
-unsigned long va_reservations(void)
-{
-	const struct va *v;
-	unsigned long n = 0;
-
-	for (v = vas; v; v = v->next)
-		n += v->reservation;
-	return n;
+	return LIST_FIND(v, vas, addr >= v->addr && addr - v->addr < v->size);
 }
 
 /* The new buffer has a reference to m of its own. */
@@ -134,16 +118,14 @@ struct buffer *buffer_add(uint64_t addr, uint64_t size, struct mem *m, uint64_t 
 	b->offset = offset;
 	b->id = next_id();
 	*link = b;
+	live++;
 	return b;
 }
 
 void buffer_drop(struct buffer *b)
 {
-	struct buffer **link = &buffers;
-
-	while (*link != b)
-		link = &(*link)->next;
-	*link = b->next;
+	LIST_TAKE(buffers, b);
+	live--;
 	strict_gone(b->addr);
 	mem_put(b->mem);
 	free(b);
@@ -151,12 +133,7 @@ void buffer_drop(struct buffer *b)
 
 struct buffer *buffer_find(uint64_t addr)
 {
-	struct buffer *b;
-
-	for (b = buffers; b && b->addr <= addr; b = b->next)
-		if (addr - b->addr < b->size)
-			return b;
-	return NULL;
+	return LIST_FIND(b, buffers, addr >= b->addr && addr - b->addr < b->size);
 }
 
 struct buffer *buffer_first(void)

@@ -28,28 +28,21 @@ static struct handle *handle_new(struct mem *m, const struct mem_prop *prop)
 	/* The number is unlike an index, a pointer or an fd. */
 	h->id = 0x5100000000ull + next_id() * 16;
 	handles = h;
+	live++;
 	return h;
 }
 
 static struct handle *handle_find(uint64_t id)
 {
-	struct handle *h;
-
-	for (h = handles; h && (h->id != id || !h->refs); h = h->next)
-		;
-	return h;
+	return LIST_FIND(h, handles, h->id == id && h->refs);
 }
 
 /* Called after refs or mappings went down. */
 static void handle_gc(struct handle *h)
 {
-	struct handle **link = &handles;
-
 	if (h->refs || h->mappings)
 		return;
-	while (*link != h)
-		link = &(*link)->next;
-	*link = h->next;
+	LIST_TAKE(handles, h);
 	mem_put(h->mem);
 	free(h);
 }
@@ -104,6 +97,7 @@ static int release(struct handle *h)
 	if (!h)
 		return CU_INVALID_VALUE;
 	h->refs--;
+	live--;
 	handle_gc(h);
 	return CU_OK;
 }
@@ -116,6 +110,7 @@ static int retain(uint64_t *id, const struct buffer *b)
 	if (!id || !b || !b->handle)
 		return CU_INVALID_VALUE;
 	b->handle->refs++;
+	live++;
 	*id = b->handle->id;
 	return CU_OK;
 }
@@ -354,14 +349,3 @@ static int import_handle(uint64_t *id, int fd, int type)
 
 SIM_CALL(cuMemImportFromShareableHandle, (uint64_t *id, void *os_handle, int type),
 	 import_handle(id, (int)(intptr_t)os_handle, type))
-
-/* Counts handles that programs have, mappings and reservations. */
-unsigned long vmm_live(void)
-{
-	const struct handle *h;
-	unsigned long n = va_reservations();
-
-	for (h = handles; h; h = h->next)
-		n += h->refs + h->mappings;
-	return n;
-}
