@@ -281,7 +281,7 @@ var exts = []Program{
 	{Name: "share", Holds: "gdr_export_fd and gdr_pin_fd: a process without CUDA, any descriptor; the memory outlives all but the last pin", On: all, Cases: Guest, Sim: RMDriver, Env: cmd(rmMmap, "CUDA_SIM_DRIVER_VERSION=13030", "CUDA_SIM_DMABUF_MMAP=1"),
 		Make: cmd("doubles", "$B/doubles/rm_mmap.so")},
 	// What CUDA imports and exports; a dma-buf is neither.
-	{Name: "descriptor", Holds: "gdr_get_object; what CUDA imports and exports of a killed owner, any label, namespaces, another GPU", On: cmd("rm"), Cases: Guest},
+	{Name: "descriptor", Holds: "gdr_get_object; what CUDA imports and exports; any label", On: cmd("rm"), Cases: Guest},
 	{Name: "beside", Holds: "no capture of a stream is lost beside the library", On: all, Cases: Guest},
 	{Name: "calls", Holds: "which calls of CUDA each function makes", On: all, Cases: Guest},
 	{Name: "contexts", Holds: "how long a primary context is kept, and whose references are", On: all, Cases: Guest},
