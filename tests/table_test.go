@@ -38,7 +38,7 @@ var table = []Group{
 
 	{Name: "guest", Holds: "the host stays as it was: lazy, fork-safe, invisible, thread-safe", Rows: guests},
 
-	{Name: "ext", Holds: "what gdrapi_ext.h adds, and copies beside what ends other mappings", Rows: exts},
+	{Name: "ext", Holds: "what gdrapi_ext.h adds, and what a CUDA program does beside the library", Rows: exts},
 
 	{Name: "sanity", Holds: "each function of gdrapi.h: any range, kind of memory, mapping type, token, flag, errno; on old drivers, and on machines that differ", Rows: []Program{
 		sanity(Program{Name: "plain", On: all}),
@@ -271,8 +271,6 @@ var guests = []Program{
 const rmMmap = "RM_MMAP=$B/doubles/rm_mmap.so"
 
 var exts = []Program{
-	{Name: "race", Holds: "copies beside unmap, unpin and close of other mappings, and through stale handles: no byte of another mapping", On: all, Cases: Guest},
-	{Name: "unmap", Holds: "an unmap is munmap, once; where that fails nothing ends", On: all, Cases: Guest},
 	{Name: "bytes", Holds: "gdr_pin_bytes; SYNC_MEMOPS is set on own bytes, and on no others", On: all, Cases: Guest},
 	{Name: "cache", Holds: "a cache has no hit after a free; flush, close, limits", On: all, Cases: Guest},
 	{Name: "many", Holds: "gdr_copy_to_mapping_v and gdr_copy_from_mapping_v", On: all, Cases: Guest},

@@ -8,8 +8,5 @@ EXTBINS   := $(patsubst $(T)/ext/%.c,$(BIN)/ext_%,$(filter-out %/cache_tsan.c %/
 $(EXTBINS): $(BIN)/ext_%: $(O)/$(T)/ext/%.o $(CASES) $(CUDA_DL) $(LIB)
 $(BIN)/cache_test: $(call of,$(T)/ext/cache_tsan.c capi/cache_hits.c)
 
-# Its munmap must be found before the C library's.
-$(BIN)/ext_unmap: private HOW = -rdynamic
-
 # Runs any program beside a capture that is open the whole time.
 $(B)/beside_preload.so: $(O)/$(T)/ext/beside_preload.o

@@ -69,7 +69,40 @@ static void any_pieces(void)
 	}
 }
 
+/* The pieces of one thread are none of another's. */
+static void *read_own(void *of)
+{
+	const struct buffer *own = of;
+	unsigned char got[PIECES][8], value = (unsigned char)(own - b + 1);
+	gdr_piece_t pieces[PIECES];
+
+	for (int i = 0; i < PIECES; i++)
+		pieces[i] = (gdr_piece_t){ own->mh, own->va + i * ROOM, got[i], sizeof(got[i]) };
+	for (long round = 0; round < scaled(20000); round++) {
+		memset(got, 0, sizeof(got));
+		expect_is(gdr_copy_from_mapping_v(pieces, PIECES), 0);
+		for (int i = 0; i < PIECES; i++)
+			expect_is(got[i][round % 8], value);
+	}
+	return NULL;
+}
+
+static void threads(void)
+{
+	gdr_t g = open_with_context();
+	pthread_t t[BUFFERS];
+
+	for (int k = 0; k < BUFFERS; k++) {
+		make_buffer(g, &b[k], BYTES);
+		memset(back, k + 1, BYTES);
+		expect_is(gdr_copy_to_mapping(b[k].mh, b[k].va, back, BYTES), 0);
+		start_thread(&t[k], 0, read_own, &b[k]);
+	}
+	join_threads(t, BUFFERS);
+}
+
 const struct guest_case cases[] = {
 	{ "pieces of any size at any place", any_pieces, 60, 300 },
+	{ "in threads at once", threads, 60 },
 	{ 0 }
 };

@@ -4,7 +4,7 @@
  *
  * 64 threads make random calls of their own things: of each a thread knows the right answer, and
  * every byte, by the model of tests/fuzz/abi_fuzz.c. On what all share it knows the set of right
- * answers, and that of two threads that end a thing one succeeds. Copies beside these are ext/race's.
+ * answers, and that of two threads that end a thing one succeeds.
  */
 #include "cuda.h"
 #include "../../fuzz/model.h"
