@@ -217,18 +217,15 @@ static bool is_fault(int sig)
 	return sig == SIGBUS || sig == SIGSEGV;
 }
 
-/* A parameter of the module that is on or off; false where we may not read it. */
-static bool is_on(const char *name)
-{
-	char path[128];
-	FILE *f;
-	int c;
+#define PARAMETERS "/sys/module/gdrdrv/parameters/"
 
-	snprintf(path, sizeof(path), "/sys/module/gdrdrv/parameters/%s", name);
-	f = fopen(path, "r");
-	if (!f)
-		return false;
-	c = fgetc(f);
+/* A parameter that is on or off. */
+static bool is_on(const char *path)
+{
+	FILE *f = fopen(path, "r");
+	char c;
+
+	CHECK(f && fread(&c, 1, 1, f) == 1);
 	fclose(f);
 	return c == 'Y' || c == '1';
 }
@@ -249,27 +246,34 @@ static long long number_in(const char *path, const char *format)
 	return n;
 }
 
-static uint64_t parameter(const char *name)
-{
-	char path[128];
-
-	snprintf(path, sizeof(path), "/sys/module/gdrdrv/parameters/%s", name);
-	return number_in(path, "%lld");
-}
-
 static int held(void)
 {
 	return number_in("/proc/driver/gdrdrv/nv_get_pages_refcount", "%lld");
 }
 
-struct thread_arg {
-	int fd;
-	uint64_t va;
-	uint64_t handle;
-	volatile unsigned char *p;
-	atomic_int *stop;
-	unsigned int seed;
-};
+/* How many pinnings the GPU driver has not taken back and never will. */
+static int lost(void)
+{
+	return number_in("/proc/driver/gdrdrv/params", "lost pinnings: %lld");
+}
+
+/* The GPU driver refuses as many puts. */
+static void refuse(unsigned int puts, int error)
+{
+	set_knob(NVIDIA_SIM_FAIL_PUTS, puts);
+	set_knob(NVIDIA_SIM_FAIL_PUT, error);
+}
+
+/* It refuses all, until it is told otherwise. */
+#define ALL INT32_MAX
+
+/* Until the worker has had taken all that the GPU driver refused; else the test hangs. */
+static void wait_until_taken(void)
+{
+	while (held())
+		usleep(1000);
+	CHECK(stats().pins == 0);
+}
 
 /* The number of the last child. */
 static pid_t child_was;
@@ -347,9 +351,10 @@ static uint32_t word(const void *bytes, size_t at)
 	return v;
 }
 
-static void old_map_and_unpin(int fd, uint64_t handle, uint64_t va)
+/* Maps it, asks for it by INFO and INFO_V2, unmaps and unpins it. */
+static void old_calls(int fd, uint64_t handle, uint64_t va)
 {
-	uint64_t info[6] = { handle }, flag[2] = { handle };
+	uint64_t info[6] = { handle }, info2[6] = { handle, 0, 0, 0, 0, -1 }, flag[2] = { handle };
 	volatile unsigned char *p;
 
 	p = mmap(NULL, GPU_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd,
@@ -361,6 +366,8 @@ static void old_map_and_unpin(int fd, uint64_t handle, uint64_t va)
 	CHECK(info[0] == handle && info[1] == va && info[2] == GPU_PAGE);
 	CHECK(word(info, 24) == GPU_PAGE && word(info, 28) > 0 && info[4] > 0);
 	CHECK(word(info, 40) == 1 && word(info, 44) == 1);
+	old_call(fd, 0xC008DA05, info2, 48);
+	CHECK(!memcmp(info2, info, 40) && info2[5] == 1);
 	old_call(fd, 0xC008DA03, flag, 12);
 	CHECK(flag[0] == handle && word(flag, 8) == 0);
 	CHECK(munmap((void *)p, GPU_PAGE) == 0);
@@ -369,52 +376,27 @@ static void old_map_and_unpin(int fd, uint64_t handle, uint64_t va)
 	old_call(fd, 0xC008DA02, &handle, 8);
 }
 
-static void test_library_2_0(void)
+/* Versions 2.5 and 2.6 pin by PIN_BUFFER_V2, and know attributes and mapping types. */
+static void test_old_libraries(void)
 {
-	uint64_t va = gpu_alloc(GPU_PAGE);
-	uint64_t version = 0, pin[5] = { va, GPU_PAGE };
+	uint64_t va = gpu_alloc(GPU_PAGE), version = 0, attr = 1, type[2];
+	uint64_t pin[5] = { va, GPU_PAGE }, pin2[4] = { va, GPU_PAGE };
 	int fd = gdr_open();
 
 	old_call(fd, 0xC008DAFF, &version, 8);
 	CHECK(word(&version, 0) == 0x20006 && word(&version, 4) == 0x20000);
 	old_call(fd, 0xC028DA01, pin, 40);
 	CHECK(pin[0] == va && pin[1] == GPU_PAGE && pin[4] != 0);
-	old_map_and_unpin(fd, pin[4], va);
-}
-
-/* Version 2.4 uses GET_INFO_V2 as well. */
-static void test_library_2_4(void)
-{
-	uint64_t va = gpu_alloc(GPU_PAGE);
-	uint64_t pin[5] = { va, GPU_PAGE }, info[6];
-	int fd = gdr_open();
-
-	old_call(fd, 0xC028DA01, pin, 40);
-	memset(info, 0xff, sizeof(info));
-	info[0] = pin[4];
-	old_call(fd, 0xC008DA05, info, 48);
-	CHECK(info[0] == pin[4] && info[1] == va && info[2] == GPU_PAGE);
-	CHECK(word(info, 24) == GPU_PAGE && word(info, 28) > 0 && info[4] > 0);
-	CHECK(info[5] == 0);
-	old_map_and_unpin(fd, pin[4], va);
-}
-
-/* Versions 2.5 and 2.6 pin by PIN_BUFFER_V2, and know attributes and mapping types. */
-static void test_library_2_5(void)
-{
-	uint64_t va = gpu_alloc(GPU_PAGE);
-	uint64_t attr = 1, pin[4] = { va, GPU_PAGE }, type[2];
-	int fd = gdr_open();
-
+	old_calls(fd, pin[4], va);
 	old_call(fd, 0xC008DA06, &attr, 8);
 	CHECK(word(&attr, 0) == 1 && word(&attr, 4) == 1);
-	old_call(fd, 0xC020DA07, pin, 32);
-	CHECK(pin[0] == va && pin[1] == GPU_PAGE && pin[2] == 0 && pin[3] != 0);
-	type[0] = pin[3];
+	old_call(fd, 0xC020DA07, pin2, 32);
+	CHECK(pin2[0] == va && pin2[1] == GPU_PAGE && pin2[2] == 0 && pin2[3] != 0);
+	type[0] = pin2[3];
 	type[1] = 1;
 	old_call(fd, 0xC008DA08, type, 12);
-	CHECK(type[0] == pin[3] && word(type, 8) == 1);
-	old_map_and_unpin(fd, pin[3], va);
+	CHECK(type[0] == pin2[3] && word(type, 8) == 1);
+	old_calls(fd, pin2[3], va);
 }
 
 static const unsigned int all_codes[] = {
@@ -424,22 +406,8 @@ static const unsigned int all_codes[] = {
 };
 #define NCODES (sizeof(all_codes) / sizeof(all_codes[0]))
 
-static void test_bad_ioctls(void)
-{
-	int fd = gdr_open();
-	size_t i;
-
-	for (i = 0; i < NCODES; i++) {
-		CHECK_ERR(ioctl(fd, all_codes[i], NULL), EFAULT);
-		CHECK_ERR(ioctl(fd, all_codes[i], (void *)8), EFAULT);
-		CHECK_ERR(ioctl(fd, all_codes[i], (void *)-8L), EFAULT);
-	}
-	CHECK_ERR(ioctl(fd, 0xC028DA02, NULL), ENOTTY);
-	CHECK_ERR(ioctl(fd, 0, NULL), EINVAL);
-}
-
-/* If the answer cannot be written, no pinning may be left. */
-static void test_pin_answer_fault(void)
+/* If a request cannot be read, or its answer cannot be written, no pinning may be left. */
+static void test_bad_pointers(void)
 {
 	uint64_t va = gpu_alloc(GPU_PAGE);
 	struct gdrdrv_pin p = { .addr = va, .size = GPU_PAGE };
@@ -447,23 +415,22 @@ static void test_pin_answer_fault(void)
 	char *page = mmap(NULL, getpagesize(), PROT_READ | PROT_WRITE,
 			  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	int fd = gdr_open();
+	size_t i;
 
+	for (i = 0; i < NCODES; i++)
+		CHECK_ERR(ioctl(fd, all_codes[i], NULL), EFAULT);
 	memcpy(page, &p, sizeof(p));
 	memcpy(page + 64, &p2, sizeof(p2));
 	CHECK(mprotect(page, getpagesize(), PROT_READ) == 0);
 	CHECK_ERR(ioctl(fd, GDRDRV_IOC_PIN, page), EFAULT);
 	CHECK_ERR(ioctl(fd, GDRDRV_IOC_PIN_V2, page + 64), EFAULT);
-	CHECK(stats().pins == 0);
 	CHECK(held() == 0);
 	/* Nobody can unpin it, so a worker puts what the GPU driver refuses. */
-	set_knob(NVIDIA_SIM_FAIL_PUTS, INT32_MAX);
-	set_knob(NVIDIA_SIM_FAIL_PUT, ENOMEM);
+	refuse(ALL, ENOMEM);
 	CHECK_ERR(ioctl(fd, GDRDRV_IOC_PIN, page), EFAULT);
 	CHECK(held() == 1);
-	set_knob(NVIDIA_SIM_FAIL_PUTS, 0);
-	set_knob(NVIDIA_SIM_FAIL_PUT, 0);
-	while (held())
-		usleep(1000);
+	refuse(0, 0);
+	wait_until_taken();
 }
 
 /* Arm's CPUs cache what the driver says they can, and some cannot combine writes. */
@@ -474,20 +441,14 @@ static const bool arm;
 #endif
 
 /* What is no range of addresses does not reach the GPU driver, whose lists would be as long. */
-static void test_pin_arguments(void)
+static void test_wrong_ranges(void)
 {
 	uint64_t va = gpu_alloc(4 * GPU_PAGE), h, asked = stats().asked;
 	/* x86: the GPU's BAR. Elsewhere a GPU may be coherent. */
 	const uint64_t most = arm ? 1UL << 40 : stats().pages_total * GPU_PAGE;
 	const struct { uint64_t va, size; } wrong[] = {
-		{ 0, GPU_PAGE }, { va, 0 }, { va, UINT64_MAX }, { va, -va }, { va, -va - 1 },
-		{ UINT64_MAX, 1 }, { UINT64_MAX - 5, 2 }, { -(uint64_t)GPU_PAGE + 1, 1 },
-		{ UINT64_MAX, GPU_PAGE }, { va, 1UL << 60 }, { va, 1UL << 63 },
-		{ va, (uint64_t)INT64_MAX - va }, { va, 1UL << 48 }, { va, (1UL << 48) + 1 },
-		{ va, most + 1 }, { va + 1, most },
-	}, refused[] = {
-		{ 1, GPU_PAGE }, { va, 5 * GPU_PAGE }, { va - GPU_PAGE, GPU_PAGE },
-		{ (uintptr_t)&h, 1 }, { -2UL * GPU_PAGE, GPU_PAGE },
+		{ 0, GPU_PAGE }, { va, 0 }, { va, UINT64_MAX }, { va, -va },
+		{ -(uint64_t)GPU_PAGE + 1, 1 }, { va, 1UL << 63 }, { va, most + 1 }, { va + 1, most },
 	};
 	int fd = gdr_open();
 	size_t i;
@@ -497,112 +458,65 @@ static void test_pin_arguments(void)
 	CHECK(stats().asked == asked);
 	CHECK_ERR(try_pin(fd, va, most, &h), arm ? ENOMEM : EINVAL);
 	CHECK(stats().asked == asked + !arm);	/* Arm: the user's limit */
-	asked = stats().asked;
-	for (i = 0; i < sizeof(refused) / sizeof(refused[0]); i++)
-		CHECK_ERR(try_pin(fd, refused[i].va, refused[i].size, &h), EINVAL);
-	CHECK(stats().asked == asked + i);
-	CHECK(stats().pins == 0);
 }
 
+/* A pinning has each GPU page that the range touches. */
 static void test_pin_rounds(void)
 {
-	uint64_t va = gpu_alloc(4 * GPU_PAGE), h;
-	struct gdrdrv_info_v2 i;
+	static const struct { uint64_t at, size, pages; } ranges[] = {
+		{ 1, 1, 1 }, { GPU_PAGE - 1, 2, 2 }, { 0, 3 * GPU_PAGE + 1, 4 }, { GPU_PAGE, GPU_PAGE, 1 },
+	};
+	uint64_t va = gpu_alloc(4 * GPU_PAGE);
+	struct gdrdrv_info_v2 got;
 	int fd = gdr_open();
+	size_t i;
 
-	h = pin(fd, va + 1, 1);
-	i = info(fd, h);
-	CHECK(i.mapped_size == GPU_PAGE);
-	CHECK(i.va == va);
-	CHECK(i.page_size == GPU_PAGE);
-	CHECK(i.mapping_type == GDRDRV_MAPPING_NONE);
-	h = pin(fd, va + GPU_PAGE - 1, 2);
-	CHECK(info(fd, h).mapped_size == 2 * GPU_PAGE);
-	h = pin(fd, va, 3 * GPU_PAGE + 1);
-	CHECK(info(fd, h).mapped_size == 4 * GPU_PAGE);
-	CHECK(stats().pins == 3);
-}
-
-static unsigned int attribute(int fd, unsigned int which)
-{
-	struct gdrdrv_get_attr a = { .attr = which, .val = 9 };
-
-	CHECK(ioctl(fd, GDRDRV_IOC_ATTR, &a) == 0);
-	CHECK(a.val <= 1);
-	return a.val;
+	for (i = 0; i < sizeof(ranges) / sizeof(ranges[0]); i++) {
+		got = info(fd, pin(fd, va + ranges[i].at, ranges[i].size));
+		CHECK(got.va == va + ranges[i].at / GPU_PAGE * GPU_PAGE);
+		CHECK(got.mapped_size == ranges[i].pages * GPU_PAGE);
+	}
 }
 
 /* PIN_V2 has flags: one, of which the headers of 535 and 550 do not know. */
 static void test_force_pcie(void)
 {
-	uint64_t va = gpu_alloc(GPU_PAGE), before = stats().forced;
-	static const unsigned int bad[] = { 2, 3, 0x80000001, GDRDRV_PIN_FORCE_PCIE };
+	uint64_t before = stats().forced;
 	/* Old callers do not clear the padding. */
-	struct gdrdrv_pin_v2 p = { .addr = va, .size = 4, .pad = 0xabcd };
-	struct gdrdrv_get_attr none[] = { { .attr = 0 }, { .attr = 3 } };
-	const bool can = attribute(gdr_open(), GDRDRV_ATTR_FORCE_PCIE);
-	int fd = gdr_open(), i;
+	struct gdrdrv_pin_v2 p = { .addr = gpu_alloc(GPU_PAGE), .size = 4, .pad = 0xabcd };
+	struct gdrdrv_get_attr can = { .attr = GDRDRV_ATTR_FORCE_PCIE, .val = 9 };
+	int fd = gdr_open();
 
-	for (i = 0; i < 2; i++)
-		CHECK_ERR(ioctl(fd, GDRDRV_IOC_ATTR, &none[i]), EINVAL);
-	for (i = 0; i < 4 - can; i++) {
-		p.flags = bad[i];
-		CHECK_ERR(ioctl(fd, GDRDRV_IOC_PIN_V2, &p), EINVAL);
-	}
-	for (i = 0; i < 1 + can; i++) {
-		p.flags = i;
+	CHECK(ioctl(fd, GDRDRV_IOC_ATTR, &can) == 0 && can.val <= 1);
+	for (p.flags = 0; p.flags <= can.val; p.flags++) {
 		CHECK(ioctl(fd, GDRDRV_IOC_PIN_V2, &p) == 0);
-		CHECK(unpin(fd, p.handle) == 0);
-		CHECK(stats().forced == before + i);
+		CHECK(stats().forced == before + p.flags);
 	}
+	CHECK_ERR(ioctl(fd, GDRDRV_IOC_PIN_V2, &p), EINVAL);
 }
 
-/* A clock that the module counts by, and its kHz as the machine tells them; 0: it does not. */
-static uint64_t ticks(void)
+static uint64_t now_us(void)
 {
-#if defined(__x86_64__)
-	return __builtin_ia32_rdtsc();
-#elif defined(__aarch64__)
-	uint64_t v;
+	struct timespec t;
 
-	__asm__ volatile("isb; mrs %0, cntvct_el0" : "=r"(v));
-	return v;
-#else
-	return 0;
-#endif
+	CHECK(clock_gettime(CLOCK_MONOTONIC, &t) == 0);
+	return t.tv_sec * 1000000ull + t.tv_nsec / 1000;
 }
 
-static uint64_t ticks_khz(void)
-{
-#if defined(__x86_64__)
-	return (uint64_t)number_in("/proc/cpuinfo", "cpu MHz : %lld") * 1000;
-#elif defined(__aarch64__)
-	uint64_t hz;
-
-	__asm__("mrs %0, cntfrq_el0" : "=r"(hz));
-	return hz / 1000;
-#else
-	return 0;
-#endif
-}
-
-/* The time that the GPU driver took to pin, and the unit of it. */
+/* The time that the GPU driver took to pin, and the unit of it. Two clocks may differ. */
 static void test_pin_time(void)
 {
-	uint64_t va = gpu_alloc(GPU_PAGE), khz = ticks_khz(), before, h;
+	uint64_t va = gpu_alloc(GPU_PAGE), took;
 	struct gdrdrv_info_v2 i;
 	int fd = gdr_open();
 
 	set_knob(NVIDIA_SIM_GET_DELAY, 20);
-	before = ticks();
-	h = pin(fd, va, GPU_PAGE);
-	before = ticks() - before;
-	i = info(fd, h);
-	if (!khz)
-		return;
-	/* x86 calibrates the two numbers by two clocks. */
-	CHECK(i.tsc_khz > khz / 2 && i.tsc_khz / 2 <= khz);
-	CHECK(i.tm_cycles <= before && i.tm_cycles >= before / 100);
+	took = now_us();
+	i = info(fd, pin(fd, va, GPU_PAGE));
+	took = now_us() - took;
+	CHECK(i.tsc_khz > 0);
+	i.tm_cycles = i.tm_cycles * 1000 / i.tsc_khz;
+	CHECK(i.tm_cycles >= 5000 && i.tm_cycles <= 4 * took);
 }
 
 /* Each byte must be at its place, whether the pages are scattered or not. */
@@ -633,12 +547,9 @@ static void check_data(size_t size)
 
 static void test_data(void)
 {
-	check_data(40 * GPU_PAGE);
-	set_knob(NVIDIA_SIM_CONTIGUOUS, 1);
-	check_data(40 * GPU_PAGE);
-	check_data(1100 * GPU_PAGE);
-	set_knob(NVIDIA_SIM_CONTIGUOUS, 0);
 	check_data(100 * GPU_PAGE);
+	set_knob(NVIDIA_SIM_CONTIGUOUS, 1);
+	check_data(1100 * GPU_PAGE);
 }
 
 /* The number of faults it takes to touch each page. */
@@ -684,7 +595,7 @@ static void test_faults(void)
 
 	h = pin(fd, va, size);
 	n = faults_of(map(fd, h, size), size);
-	if (is_on("map_whole"))
+	if (is_on(PARAMETERS "map_whole"))
 		CHECK(n < 10);
 	else
 		CHECK(n >= (long)(size >> 21) - 1 && n < 100);
@@ -738,75 +649,53 @@ static void test_vma_flags(void)
 	}
 }
 
+/* A mapping cannot be split, nor grow, and moves whole. */
 static void test_vma_operations(void)
 {
-	uint64_t va = gpu_alloc(4 * GPU_PAGE), h;
 	const size_t size = 4 * GPU_PAGE, page = getpagesize();
-	unsigned char *view = gpu_view(va, size);
+	uint64_t va = gpu_alloc(size), h;
 	volatile unsigned char *p, *q;
 	int fd = gdr_open();
 	void *room;
 
 	h = pin(fd, va, size);
 	p = map(fd, h, size);
-	view[0] = 1;
-	view[size - 1] = 2;
-	CHECK(p[0] == 1 && p[size - 1] == 2);
-
-	CHECK_ERR(munmap((void *)p, page), EINVAL);
-	CHECK_ERR(munmap((void *)(p + size - page), page), EINVAL);
+	p[0] = 1;
+	p[size - 1] = 2;
 	CHECK_ERR(munmap((void *)(p + page), page), EINVAL);
 	CHECK_ERR(mprotect((void *)p, page, PROT_READ), EINVAL);
 	CHECK_ERR(mprotect((void *)p, size, PROT_READ | PROT_EXEC), EACCES);
-	CHECK_ERR(madvise((void *)p, size, MADV_DOFORK), EINVAL);
-	CHECK_ERR(madvise((void *)p, size, MADV_DODUMP), EINVAL);
 	CHECK_ERR(mremap((void *)p, size, 2 * size, MREMAP_MAYMOVE), EFAULT);
-	CHECK_ERR(mremap((void *)p, size, page, 0), EINVAL);
 	CHECK(mremap((void *)p, 0, size, MREMAP_MAYMOVE) == MAP_FAILED);
-	CHECK(mremap((void *)p, size, size, MREMAP_MAYMOVE | 4) == MAP_FAILED);
-	CHECK(info(fd, h).mapping_type == GDRDRV_MAPPING_WC);
 	CHECK(p[0] == 1 && p[size - 1] == 2);
-
-	CHECK(mprotect((void *)p, size, PROT_NONE) == 0);
-	CHECK(read_faults(p) == SIGSEGV);
-	CHECK(mprotect((void *)p, size, PROT_READ | PROT_WRITE) == 0);
-	p[0] = 11;
-	CHECK(view[0] == 11);
 
 	room = mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	CHECK(room != MAP_FAILED);
-	CHECK_ERR(mremap((void *)p, page, page, MREMAP_MAYMOVE | MREMAP_FIXED, room),
-		  EINVAL);
-	CHECK_ERR(mremap((void *)(p + page), size - page, size - page,
-			 MREMAP_MAYMOVE | MREMAP_FIXED, room), EINVAL);
-	CHECK(p[0] == 11 && p[size - 1] == 2);
 	q = mremap((void *)p, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, room);
 	CHECK(q == room);
 	CHECK(read_faults(p) == SIGSEGV);
-	CHECK(q[0] == 11 && q[size - 1] == 2);
+	CHECK(q[0] == 1 && q[size - 1] == 2);
 	CHECK(info(fd, h).mapping_type == GDRDRV_MAPPING_WC);
 	CHECK_ERR(try_map(fd, h, page), EINVAL);
 	CHECK(unpin(fd, h) == 0);
 	CHECK(is_fault(read_faults(q)));
-	CHECK(munmap((void *)q, size) == 0);
 }
 
 /* An unpin ends its own mapping, all of it, touched or not. */
 static void test_handles(void)
 {
 	enum { N = 64 };
-	uint64_t va = gpu_alloc(4 * GPU_PAGE), h[N], span;
+	uint64_t va = gpu_alloc(4 * GPU_PAGE), h[N], end = 0;
 	volatile unsigned char *p[N];
-	int fd = gdr_open(), i, j;
+	int fd = gdr_open(), i;
 
 	for (i = 0; i < N; i++) {
-		h[i] = pin(fd, va, (1 + i % 4) * GPU_PAGE);
-		span = (1 + i % 4) * GPU_PAGE / getpagesize();
-		for (j = 0; j < i; j++)
-			CHECK(h[i] >= h[j] + (1 + j % 4) * GPU_PAGE /
-					      getpagesize() ||
-			      h[j] >= h[i] + span);
-		p[i] = map(fd, h[i], (1 + i % 4) * GPU_PAGE);
+		const size_t size = (1 + i % 4) * GPU_PAGE;
+
+		h[i] = pin(fd, va, size);
+		CHECK(h[i] >= end);
+		end = h[i] + size / getpagesize();
+		p[i] = map(fd, h[i], size);
 		if (i % 3)
 			CHECK(!read_faults(p[i]));
 	}
@@ -815,40 +704,31 @@ static void test_handles(void)
 	for (i = 0; i < N; i++) {
 		CHECK((i % 2 == 0) == is_fault(read_faults(p[i])));
 		CHECK((i % 2 == 0) == is_fault(read_faults(p[i] + (1 + i % 4) * GPU_PAGE - 1)));
-	}
-	for (i = 0; i < N; i++)
 		CHECK(unpin(fd, h[i]) == (i % 2 ? 0 : -1));
+	}
 }
 
+/* A handle is valid only in its own file, and until it is unpinned. */
 static void test_unknown_handle(void)
 {
-	uint64_t va = gpu_alloc(GPU_PAGE), h = 0, other;
-	static const uint64_t wild[] = { 0, 1, 1000, 1ULL << 40, 1ULL << 63,
-					 UINT64_MAX };
-	unsigned char buf[64] = { 0 };
-	int fd = gdr_open(), fd2 = gdr_open(), round;
+	static const uint64_t wild[] = { 0, 2, 1ULL << 63, UINT64_MAX };
+	uint64_t va = gpu_alloc(GPU_PAGE), bytes[8];
+	int fd = gdr_open(), fd2 = gdr_open();
 	size_t i, c;
 
-	for (round = 0; round < 2; round++) {
-		for (i = 0; i < sizeof(wild) / sizeof(wild[0]); i++) {
-			if (round && wild[i] == h)
-				continue;
-			for (c = 1; c < 5; c++) {
-				memcpy(buf, &wild[i], 8);
-				CHECK_ERR(ioctl(fd, all_codes[c], buf), EINVAL);
-			}
-			CHECK_ERR(req_type(fd, wild[i], 1), EINVAL);
-			CHECK(try_map(fd, wild[i], 4096) == MAP_FAILED);
+	CHECK(pin(fd, va, GPU_PAGE) == 1);
+	for (i = 0; i < sizeof(wild) / sizeof(wild[0]); i++) {
+		for (c = 1; c < 5; c++) {
+			bytes[0] = wild[i];
+			CHECK_ERR(ioctl(fd, all_codes[c], bytes), EINVAL);
 		}
-		if (!round)
-			h = pin(fd, va, GPU_PAGE);
+		CHECK_ERR(req_type(fd, wild[i], 1), EINVAL);
+		CHECK(try_map(fd, wild[i], 4096) == MAP_FAILED);
 	}
-	/* A handle is valid only in its own file. */
-	other = pin(fd2, va, GPU_PAGE);
-	CHECK(unpin(fd2, other) == 0);
-	CHECK_ERR(unpin(fd2, h), EINVAL);
-	CHECK(unpin(fd, h) == 0);
-	CHECK_ERR(unpin(fd, h), EINVAL);
+	CHECK_ERR(unpin(fd2, 1), EINVAL);
+	CHECK(unpin(fd, 1) == 0);
+	CHECK_ERR(unpin(fd, 1), EINVAL);
+	CHECK_ERR(lseek(fd, 0, SEEK_SET), ESPIPE);
 }
 
 /* A mapping keeps the file, as a mapping of any file does, and the module. It ends by munmap. */
@@ -987,7 +867,7 @@ static bool pte_is(volatile unsigned char *p, uint64_t want)
 static void test_mapping_types(void)
 {
 	uint64_t va = gpu_alloc(GPU_PAGE), h;
-	const bool device = is_on("../../nvidia/parameters/without_wc");
+	const bool device = is_on("/sys/module/nvidia/parameters/without_wc");
 	const int is = device ? GDRDRV_MAPPING_DEVICE : GDRDRV_MAPPING_WC;
 	int fd = gdr_open(), asked;
 	void *p;
@@ -1030,70 +910,41 @@ static int wc_ranges(void)
 #endif
 }
 
-static void check_ptes(volatile unsigned char *p)
-{
-	size_t i;
-
-	for (i = 0; i < 4 * GPU_PAGE; i += 4096) {
-		p[i] = 1;
-		CHECK(pte(p + i) == (PTE_DATA | PTE_WC));
-	}
-	CHECK(mprotect((void *)p, 4 * GPU_PAGE, PROT_READ) == 0);
-	CHECK(pte(p) == (PTE_USER | PTE_NX | PTE_WC));
-	CHECK(mprotect((void *)p, 4 * GPU_PAGE, PROT_READ | PROT_WRITE) == 0);
-	CHECK(pte(p) == (PTE_DATA | PTE_WC));
-}
-
 static void test_write_combining(void)
 {
-	uint64_t va = gpu_alloc(4 * GPU_PAGE), h;
+	uint64_t va = gpu_alloc(4 * GPU_PAGE), h, again;
 	unsigned char *view = gpu_view(va, GPU_PAGE);
 	int fd = gdr_open(), before = wc_ranges();
 	volatile unsigned char *p;
+	size_t i;
 
 	/* The double's own view is uncached. So pte() can tell the two apart. */
 	CHECK(!read_faults(view));
 	CHECK(!pte_is_shown(view) || (pte(view) & PTE_MEMORY) == PTE_UNCACHED);
 	CHECK(munmap(view, GPU_PAGE) == 0);
 	h = pin(fd, va, 4 * GPU_PAGE);
+	again = pin(fd, va, 4 * GPU_PAGE);
 	p = map(fd, h, 4 * GPU_PAGE);
-	p[0] = 1;
-	if (pte_is_shown(p))
-		check_ptes(p);
-	/* Four scattered pages. Two neighbours may share a range. */
+	for (i = 0; i < 4 * GPU_PAGE; i += 4096)
+		CHECK(pte_is(p + i, PTE_DATA | PTE_WC));
+	/* Each of the four pages is in the list once. Two neighbours may share a range. */
+	CHECK(arm || (wc_ranges() > before && wc_ranges() <= before + 4));
+	CHECK(unpin(fd, again) == 0);
 	CHECK(arm || wc_ranges() > before);
 	CHECK(unpin(fd, h) == 0);
 	CHECK(wc_ranges() == before);
 }
 
 #ifdef __x86_64__
-/* All mappings of the same pages are one entry in the kernel's list. */
-static void test_many_aliases(void)
-{
-	enum { N = 1000 };
-	uint64_t va = gpu_alloc(4 * GPU_PAGE), h[N];
-	int fd = gdr_open(), before = wc_ranges(), i;
-
-	for (i = 0; i < N; i++) {
-		h[i] = pin(fd, va, (1 + i % 4) * GPU_PAGE);
-		map(fd, h[i], GPU_PAGE);
-	}
-	CHECK(wc_ranges() - before <= 4);
-	for (i = 0; i < N; i++) {
-		CHECK(wc_ranges() > before);
-		CHECK(unpin(fd, h[i]) == 0);
-	}
-	CHECK(wc_ranges() == before);
-}
-
 /*
- * A range that is reserved is a block of 64 KiB, 2 MiB or 64 MiB, at a multiple of its size,
- * and as large as can be.
+ * A range that is reserved is a block of 64 KiB, 2 MiB or 64 MiB, at a multiple of its size.
+ * The pages follow each other, but for one gap, so there are few blocks.
  */
 static void check_blocks(uint64_t size)
 {
 	FILE *f = fopen("/sys/kernel/debug/x86/pat_memtype_list", "r");
-	unsigned long long from, to, run_from = 0, run_to = 0, run = 0, sum = 0;
+	unsigned long long from, to, n, sum = 0;
+	int ranges = 0, large = 0;
 	char line[256];
 
 	CHECK(f);
@@ -1101,43 +952,32 @@ static void check_blocks(uint64_t size)
 		if (!strstr(line, "write-combining"))
 			continue;
 		CHECK(sscanf(line, "PAT: [mem %llx-%llx]", &from, &to) == 2);
-		CHECK(to - from == 64 << 10 || to - from == 2 << 20 || to - from == 64 << 20);
-		CHECK(from % (to - from) == 0);
-		sum += to - from;
-		/* 32 blocks in a row from such a multiple on are one. */
-		if (from != run_to || to - from != run || from % (32 * run) == 0) {
-			run_from = from;
-			run = to - from;
-		}
-		run_to = to;
-		CHECK(run == 64 << 20 || run_from % (32 * run) || run_to - run_from < 32 * run);
+		n = to - from;
+		CHECK(n == 64 << 10 || n == 2 << 20 || n == 64 << 20);
+		CHECK(from % n == 0);
+		sum += n;
+		ranges++;
+		large += n == 64 << 20;
 	}
 	fclose(f);
-	CHECK(sum == size);
+	CHECK(sum == size && large && ranges < 260);
 }
 
 /* A page may be in a block of each size. */
-static void check_nested(int fd, uint64_t va, bool large_first)
+static void check_nested(int fd, uint64_t va)
 {
 	enum { N = 64 };
-	volatile unsigned char *p[N], *all = NULL;
 	uint64_t h[N], large = pin(fd, va, N * GPU_PAGE);
+	volatile unsigned char *all = map(fd, large, N * GPU_PAGE);
 	size_t i;
 
-	if (large_first)
-		all = map(fd, large, N * GPU_PAGE);
-	for (i = 0; i < N; i++) {
+	for (i = 0; i < N; i++)
 		h[i] = pin(fd, va + i * GPU_PAGE, GPU_PAGE);
-		p[i] = map(fd, h[i], GPU_PAGE);
-	}
-	if (!large_first)
-		all = map(fd, large, N * GPU_PAGE);
 	for (i = 0; i < N; i++) {
-		CHECK(pte_is(p[i], PTE_DATA | PTE_WC));
+		CHECK(pte_is(map(fd, h[i], GPU_PAGE), PTE_DATA | PTE_WC));
 		CHECK(pte_is(all + i * GPU_PAGE, PTE_DATA | PTE_WC));
 		CHECK(unpin(fd, h[i]) == 0);
 	}
-	CHECK(info(fd, large).mapping_type == GDRDRV_MAPPING_WC);
 	CHECK(unpin(fd, large) == 0);
 }
 
@@ -1153,7 +993,7 @@ static long nodes(void)
 
 static void test_blocks(void)
 {
-	const size_t size = 160 << 20;
+	const size_t size = 200 << 20;
 	int fd = gdr_open(), before = wc_ranges();
 	long count = nodes();
 	uint64_t va, h;
@@ -1171,71 +1011,10 @@ static void test_blocks(void)
 	if (!before)
 		check_blocks(size);
 	CHECK(unpin(fd, h) == 0);
-	check_nested(fd, va, false);
-	check_nested(fd, va, true);
+	check_nested(fd, va);
 	CHECK(wc_ranges() == before);
 }
 #endif
-
-static void test_injected_failures(void)
-{
-	uint64_t va = gpu_alloc(2 * GPU_PAGE), h;
-	static const unsigned int versions[] = { 1, 0x00030000, 0x00030002,
-						 0xffff0000 };
-	int fd = gdr_open();
-	size_t i;
-
-	set_knob(NVIDIA_SIM_FAIL_GET, ENOMEM);
-	CHECK_ERR(try_pin(fd, va, GPU_PAGE, &h), ENOMEM);
-	set_knob(NVIDIA_SIM_FAIL_GET, EIO);
-	CHECK_ERR(try_pin(fd, va, GPU_PAGE, &h), EIO);
-	set_knob(NVIDIA_SIM_FAIL_GET, 524);
-	CHECK_ERR(try_pin(fd, va, GPU_PAGE, &h), EOPNOTSUPP);
-	for (i = 0; i < sizeof(versions) / sizeof(versions[0]); i++) {
-		set_knob(NVIDIA_SIM_BAD_VERSION, versions[i]);
-		CHECK_ERR(try_pin(fd, va, GPU_PAGE, &h), EINVAL);
-		CHECK(stats().pins == 0);
-	}
-	for (i = 1; i <= 4; i++) {
-		if (i == 2)	/* 64 KiB */
-			continue;
-		set_knob(NVIDIA_SIM_BAD_SIZE, i);
-		CHECK_ERR(try_pin(fd, va, GPU_PAGE, &h), EINVAL);
-		CHECK(stats().pins == 0);
-	}
-	set_knob(NVIDIA_SIM_BAD_ENTRIES, 1);
-	CHECK_ERR(try_pin(fd, va, GPU_PAGE, &h), EINVAL);
-	set_knob(NVIDIA_SIM_BAD_ENTRIES, -1);
-	CHECK_ERR(try_pin(fd, va, GPU_PAGE, &h), EINVAL);
-	set_knob(NVIDIA_SIM_BAD_ADDRESS, getpagesize() / 2);
-	CHECK_ERR(try_pin(fd, va, 2 * GPU_PAGE, &h), EINVAL);
-	CHECK(stats().pins == 0);
-	CHECK(held() == 0);
-}
-
-/* How many pinnings the GPU driver has not taken back and never will. */
-static int lost(void)
-{
-	return number_in("/proc/driver/gdrdrv/params", "lost pinnings: %lld");
-}
-
-/* The GPU driver refuses as many puts. */
-static void refuse(unsigned int puts, int error)
-{
-	set_knob(NVIDIA_SIM_FAIL_PUTS, puts);
-	set_knob(NVIDIA_SIM_FAIL_PUT, error);
-}
-
-/* It refuses all, until it is told otherwise. */
-#define ALL INT32_MAX
-
-/* Until the worker has had taken all that the GPU driver refused; else the test hangs. */
-static void wait_until_taken(void)
-{
-	while (held())
-		usleep(1000);
-	CHECK(stats().pins == 0);
-}
 
 /*
  * After ENOMEM an unpin can be made again. After anything else the driver has dropped the
@@ -1286,7 +1065,7 @@ static void failed_close(uint64_t va, int error)
 
 static void test_failed_puts(void)
 {
-	static const int errors[] = { ENOMEM, EIO, EINVAL, EBUSY, ENODEV };
+	static const int errors[] = { ENOMEM, EIO };
 	uint64_t va = gpu_alloc(GPU_PAGE);
 	int fd = gdr_open();
 	size_t i;
@@ -1298,99 +1077,57 @@ static void test_failed_puts(void)
 	CHECK(stats().lost == 0);
 }
 
-enum { FILES = 16, BUFFERS = 200 };
-
-static void pin_in_files(int *fd, uint64_t va)
-{
-	int i;
-
-	for (i = 0; i < FILES; i++)
-		fd[i] = gdr_open();
-	for (i = 0; i < FILES * BUFFERS; i++)
-		pin(fd[i % FILES], va, GPU_PAGE);
-}
-
-static void dies_with_files(void *arg)
-{
-	int fd[FILES];
-
-	(void)arg;
-	sim = open(NVIDIA_SIM_DEVICE, O_RDWR | O_CLOEXEC);
-	pin_in_files(fd, gpu_alloc(GPU_PAGE));
-	refuse(ALL, ENOMEM);
-	raise(SIGKILL);
-}
-
-/* Each is put again, once a round, until it is taken. None is lost, though its memory goes. */
-static void check_worker(uint64_t before)
-{
-	const uint64_t all = FILES * BUFFERS;
-	uint64_t puts = stats().puts;
-
-	CHECK(held() == (int)all && stats().pins == all && puts >= before + all);
-	while (stats().puts < puts + 2 * all)
-		usleep(1000);
-	CHECK(held() == (int)all);
-	refuse(0, 0);
-	wait_until_taken();
-}
-
 /*
- * A close puts each buffer once, and waits for no driver. Nor does the end of a process
- * that is killed. A worker has the rest.
+ * A close puts each buffer once, and waits for no driver. A worker puts the rest again, each
+ * once a round, until it is taken. None is lost, though its memory goes.
  */
 static void test_refused_closes(void)
 {
+	enum { N = 200 };
 	uint64_t va = gpu_alloc(GPU_PAGE), puts;
-	int fd[FILES], before = lost(), i;
+	int fd = gdr_open(), before = lost(), i;
 
-	pin_in_files(fd, va);
+	for (i = 0; i < N; i++)
+		pin(fd, va, GPU_PAGE);
 	refuse(ALL, ENOMEM);
 	puts = stats().puts;
-	for (i = 0; i < FILES; i++)
-		close(fd[i]);
+	close(fd);
 	gpu_free(va);
-	check_worker(puts);
-	puts = stats().puts;
-	CHECK(in_child(dies_with_files, NULL) == SIGKILL);
-	check_worker(puts);
+	CHECK(held() == N && stats().pins == N && stats().puts >= puts + N);
+	while (stats().puts < puts + 3 * N)
+		usleep(1000);
+	CHECK(held() == N);
+	refuse(0, 0);
+	wait_until_taken();
 	CHECK(lost() == before);
 }
 
 /* Another process pins, and its GPU takes its time: until it is told. */
 static void slow_pin(void *arg)
 {
-	atomic_int *done = arg;
-
+	(void)arg;
 	sim = open(NVIDIA_SIM_DEVICE, O_RDWR | O_CLOEXEC);
 	pin(gdr_open(), gpu_alloc(GPU_PAGE), GPU_PAGE);
-	atomic_store(done, 1);
 }
 
 /* While one process pins, others pin, map, touch, unpin and close. */
 static void test_pin_of_another(void)
 {
-	atomic_int *done = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	uint64_t va = gpu_alloc(GPU_PAGE), h, asked;
-	volatile unsigned char *p;
 	int fd = gdr_open();
 	pid_t pid;
 
-	CHECK(done != MAP_FAILED);
 	h = pin(fd, va, GPU_PAGE);
 	asked = stats().asked;
 	set_knob(NVIDIA_SIM_GET_HOLD, 1);
-	pid = start_child(slow_pin, done);
+	pid = start_child(slow_pin, NULL);
 	while (stats().asked == asked)
 		usleep(1000);
 	pin(fd, va, GPU_PAGE);
-	p = map(fd, h, GPU_PAGE);
-	CHECK(!read_faults(p));
+	CHECK(!read_faults(map(fd, h, GPU_PAGE)));
 	close(gdr_open());
 	CHECK(unpin(fd, h) == 0);
-	CHECK(munmap((void *)p, GPU_PAGE) == 0);
-	close(fd);
-	CHECK(!atomic_load(done));
+	CHECK(waitpid(pid, NULL, WNOHANG) == 0);
 	set_knob(NVIDIA_SIM_GET_HOLD, 0);
 	CHECK(end_of(pid) == 0);
 }
@@ -1425,10 +1162,7 @@ static long page_tables(void)
 
 static void *thread_reads(void *arg)
 {
-	struct thread_arg *t = arg;
-
-	read_faults(t->p);
-	atomic_store(t->stop, 1);
+	read_faults(arg);
 	return NULL;
 }
 
@@ -1438,24 +1172,22 @@ static void *thread_reads(void *arg)
 static bool ended_inside_fault(int fd)
 {
 	const long all = LONG_SIZE >> 21 << 2;	/* KiB */
-	atomic_int done = 0;
-	struct thread_arg t = { .va = gpu_alloc(LONG_SIZE), .stop = &done };
+	uint64_t va = gpu_alloc(LONG_SIZE), h = pin(fd, va, LONG_SIZE);
+	long before = page_tables();
 	pthread_t id;
-	long before;
+	void *p;
 
-	t.handle = pin(fd, t.va, LONG_SIZE);
-	t.p = map_prot(fd, t.handle, LONG_SIZE, PROT_READ, MAP_SHARED | MAP_LOCKED);
-	CHECK(t.p != MAP_FAILED);
-	before = page_tables();
-	CHECK(pthread_create(&id, NULL, thread_reads, &t) == 0);
-	while (!atomic_load(&done) && page_tables() < before + all / 8)
+	p = map_prot(fd, h, LONG_SIZE, PROT_READ, MAP_SHARED | MAP_LOCKED);
+	CHECK(p != MAP_FAILED);
+	CHECK(pthread_create(&id, NULL, thread_reads, p) == 0);
+	while (page_tables() < before + all / 8)
 		;
-	CHECK(unpin(fd, t.handle) == 0);
+	CHECK(unpin(fd, h) == 0);
 	CHECK(pthread_join(id, NULL) == 0);
-	CHECK(is_fault(read_faults(t.p)));
+	CHECK(is_fault(read_faults(p)));
 	before = page_tables() - before;
-	CHECK(munmap((void *)t.p, LONG_SIZE) == 0);
-	gpu_free(t.va);
+	CHECK(munmap(p, LONG_SIZE) == 0);
+	gpu_free(va);
 	return before < all * 3 / 4;
 }
 
@@ -1468,83 +1200,6 @@ static void test_end_inside_fault(void)
 		if (ended_inside_fault(fd))
 			return;
 	CHECK(!"an unpin may come in the middle of a long fault");
-}
-
-struct raced {
-	int fd;
-	atomic_ullong va;
-	atomic_ullong handle;
-	atomic_int stop;
-};
-
-/* Every call that there is for a handle, mostly with the last one that was pinned. */
-static void *thread_calls(void *arg)
-{
-	struct raced *r = arg;
-	unsigned int s = (uintptr_t)&s, n;
-	volatile unsigned char *p, *q;
-	struct gdrdrv_info_v2 i;
-	uint64_t h;
-
-	s = s * 2654435761u | 1;
-	while (!atomic_load(&r->stop)) {
-		n = s = s * 1103515245 + 12345;
-		h = i.handle = atomic_load(&r->handle) - (n >> 24 & 7) * 16;
-		switch (n >> 16 & 7) {
-		case 0:
-			ioctl(r->fd, GDRDRV_IOC_INFO_V2, &i);
-			break;
-		case 1:
-			req_type(r->fd, h, GDRDRV_MAPPING_WC);
-			break;
-		case 2:
-			unpin(r->fd, h);
-			break;
-		case 3:
-			if (try_pin(r->fd, atomic_load(&r->va), GPU_PAGE, &h) == 0)
-				atomic_store(&r->handle, h);
-			break;
-		default:
-			p = map_prot(r->fd, h, GPU_PAGE, PROT_READ | PROT_WRITE,
-				     MAP_SHARED | (n >> 20 & 1 ? MAP_LOCKED : 0));
-			if (p == MAP_FAILED)
-				break;
-			q = mremap((void *)p, GPU_PAGE, GPU_PAGE, MREMAP_MAYMOVE);
-			p = q == MAP_FAILED ? p : q;
-			read_faults(p);
-			munmap((void *)p, GPU_PAGE);
-		}
-	}
-	return NULL;
-}
-
-/* Buffers are pinned, mapped, unpinned and asked for while their memory comes and goes. */
-static void test_calls_race(void)
-{
-	enum { N = 3 };
-	struct raced r = { .fd = gdr_open() };
-	const time_t end = time(NULL) + 4;
-	pthread_t id[N];
-	uint64_t va, h;
-	int i;
-
-	for (i = 0; i < N; i++)
-		CHECK(pthread_create(&id[i], NULL, thread_calls, &r) == 0);
-	for (i = 0; time(NULL) < end; i++) {
-		va = gpu_alloc(GPU_PAGE);
-		atomic_store(&r.va, va);
-		if (try_pin(r.fd, va, GPU_PAGE, &h) == 0)
-			atomic_store(&r.handle, h);
-		if (i & 1)
-			usleep(200);
-		gpu_free(va);
-		unpin(r.fd, h);
-	}
-	atomic_store(&r.stop, 1);
-	for (i = 0; i < N; i++)
-		CHECK(pthread_join(id[i], NULL) == 0);
-	close(r.fd);
-	CHECK(held() == 0 && stats().pins == 0);
 }
 
 static int log_fd = -1;
@@ -1584,7 +1239,7 @@ static void stranger_asks(void *arg)
 /* Each refusal has its errno, and its reason in the log, where info_enabled is set. */
 static void check_reasons(int fd, uint64_t va)
 {
-	const bool on = is_on("info_enabled");
+	const bool on = is_on(PARAMETERS "info_enabled");
 	struct gdrdrv_pin_v2 flags = { .addr = va, .size = 1, .flags = 6 };
 	struct gdrdrv_pin token = { .addr = va, .size = 1, .p2p_token = 1 };
 	struct gdrdrv_pin space = { .addr = va, .size = 1, .va_space = 0xfe00 };
@@ -1603,6 +1258,10 @@ static void check_reasons(int fd, uint64_t va)
 	LOGS(req_type(fd, h, GDRDRV_MAPPING_CACHING), EOPNOTSUPP, "mapping type 2: the buffer cannot have it");
 	LOGS(try_pin(fd, va, 0, &no), EINVAL, "0 bytes at %#llx are no range of addresses", (unsigned long long)va);
 	LOGS(try_pin(fd, va, 4 * GPU_PAGE, &no), EINVAL, "the GPU driver refused to pin: -22");
+	set_knob(NVIDIA_SIM_FAIL_GET, EIO);
+	LOGS(try_pin(fd, va, 1, &no), EIO, "the GPU driver refused to pin: -5");
+	set_knob(NVIDIA_SIM_FAIL_GET, 524);	/* ENOTSUPP is the kernel's own */
+	LOGS(try_pin(fd, va, 1, &no), EOPNOTSUPP, "the GPU driver refused to pin: -524");
 	LOGS(ioctl(fd, GDRDRV_IOC_PIN_V2, &flags), EINVAL, "flags 0x6 are not supported");
 	LOGS(ioctl(fd, GDRDRV_IOC_PIN, &token), EINVAL, "persistent mappings take no token");
 	LOGS(ioctl(fd, GDRDRV_IOC_PIN, &space), EINVAL, "persistent mappings take no token");
@@ -1636,35 +1295,17 @@ static void check_errors(int fd, uint64_t va)
 	CHECK_ERR(try_pin(fd, va, 2 * GPU_PAGE, &h), EINVAL);		\
 	CHECK(logged(__VA_ARGS__));					\
 } while (0)
+	BAD(NVIDIA_SIM_BAD_VERSION, 1, "page table version 0x1 is neither 1.x nor 2.x: update gdrdrv");
 	BAD(NVIDIA_SIM_BAD_VERSION, 0x30002, "page table version 0x30002 is neither 1.x nor 2.x: update gdrdrv");
 	BAD(NVIDIA_SIM_BAD_SIZE, 3, "GPU page size type 2 is not 64 KiB");
 	BAD(NVIDIA_SIM_BAD_ENTRIES, 1, "3 GPU pages came where 2 were asked for");
+	BAD(NVIDIA_SIM_BAD_ENTRIES, -1, "1 GPU pages came where 2 were asked for");
 	BAD(NVIDIA_SIM_BAD_ADDRESS, 512, "a GPU page is not aligned to the host's page");
 	h = pin(fd, va, 2 * GPU_PAGE);
 	refuse(1, EIO);
 	CHECK_ERR(unpin(fd, h), EIO);
 	CHECK(logged("128 KiB of GPU memory stay pinned until the GPU is reset"));
 	set_knob(NVIDIA_SIM_STOP, 1);
-}
-
-/* The line that a user met a limit comes once, and again when the user had nothing pinned. */
-static void check_limit_line(int fd, uint64_t va)
-{
-	const char *const line = "user 0 meets a limit: see max_pins_per_user and max_mib_per_user";
-	const size_t size = 64 << 20;
-	uint64_t big = gpu_alloc(size), h[100];
-	int round, n;
-
-	for (round = 0; round < 2; round++) {
-		for (n = 0; !try_pin(fd, n ? big : va, n ? size : 1, &h[n]); n++)
-			CHECK(n < 99);
-		CHECK(errno == ENOMEM && logged(line));
-		CHECK_ERR(try_pin(fd, big, size, &h[n]), ENOMEM);
-		CHECK(!logged(line));
-		while (n--)
-			CHECK(unpin(fd, h[n]) == 0);
-	}
-	gpu_free(big);
 }
 
 /* dbg_enabled logs each call and its answer. Each place logs 10 lines in 5 s. */
@@ -1694,7 +1335,6 @@ static void test_log(void)
 	check_calls(va);
 	fd = gdr_open();
 	check_errors(fd, va);
-	check_limit_line(fd, va);
 	check_reasons(fd, va);
 }
 
@@ -1752,42 +1392,41 @@ static void another_user_pins(void *arg)
 	pin(gdr_open(), gpu_alloc(GPU_PAGE), GPU_PAGE);
 }
 
-/* The limit of one user, through two files. It is no other user's. */
+/*
+ * The limit of one user, through two files. It is no other user's. The line that the user met it
+ * comes once, and again when the user had nothing pinned.
+ */
 static void check_limit(uint64_t va, uint64_t size, uint64_t most)
 {
+	const char *const line = "user 0 meets a limit: see max_pins_per_user and max_mib_per_user";
 	int fd = gdr_open(), fd2 = gdr_open();
 
-	CHECK(pin_all(fd, va, size) == most);
+	CHECK(pin_all(fd, va, size) == most && logged(line));
 	CHECK(held() == (int)most && stats().pins == most);
-	CHECK(pin_all(fd2, va, size) == 0);
+	CHECK(pin_all(fd2, va, size) == 0 && !logged(line));
 	CHECK(in_child(another_user_pins, NULL) == 0);
 	CHECK(unpin(fd, 1) == 0);
 	CHECK(pin_all(fd2, va, size) == 1);
 	close(fd);
 	CHECK(pin_all(fd2, va, size) == most - 1);
 	close(fd2);
-	CHECK(held() == 0);
 }
 
 static void test_limits(void)
 {
 	const size_t size = 64 << 20;
-	uint64_t va = gpu_alloc(size), most = parameter("max_mib_per_user") / 64, h, first;
-	volatile unsigned char *p;
+	uint64_t va = gpu_alloc(size), h;
+	const uint64_t most = number_in(PARAMETERS "max_mib_per_user", "%lld") / 64;
 	int fd = gdr_open(), i;
 
-	check_limit(va, 1, parameter("max_pins_per_user"));
+	follow_log();
+	check_limit(va, 1, number_in(PARAMETERS "max_pins_per_user", "%lld"));
 	check_limit(va, size, most);
 	/* Failed pins do not count, nor use up mmap offsets. */
-	first = pin(fd, va, GPU_PAGE);
 	for (i = 0; i < 100; i++)
 		CHECK_ERR(try_pin(fd, va + size, size, &h), EINVAL);
-	h = pin(fd, va, GPU_PAGE);
-	CHECK(h == first + GPU_PAGE / getpagesize());
-	p = map(fd, h, GPU_PAGE);
-	CHECK(!read_faults(p));
-	CHECK(munmap((void *)p, GPU_PAGE) == 0);
-	CHECK(unpin(fd, h) == 0 && unpin(fd, first) == 0);
+	CHECK(pin(fd, va, GPU_PAGE) == 1);
+	CHECK(unpin(fd, 1) == 0);
 	CHECK(pin_all(fd, va, size) == most);
 }
 
@@ -1799,26 +1438,10 @@ static unsigned int rnd(unsigned int *s)
 	return *s;
 }
 
-/* A child of the victim would outlive it, and keep its files open. */
-static bool fuzz_may_fork = true;
-
-/* Nothing that a forked child does may have an effect. */
-static void fuzz_fork(int fd, volatile unsigned char *p, void *arg)
+/* Often one that there is. */
+static uint64_t some_handle(unsigned int *s)
 {
-	pid_t pid = fork();
-	size_t i;
-
-	if (!pid) {
-		for (i = 0; i < NCODES; i++)
-			if (ioctl(fd, all_codes[i], arg) != -1 || errno != EACCES)
-				_exit(1);
-		_exit(p && !read_faults(p));
-	}
-	if (pid > 0) {
-		int status;
-
-		CHECK(waitpid(pid, &status, 0) == pid && status == 0);
-	}
+	return rnd(s) % 4 ? 1 + rnd(s) % 64 * (GPU_PAGE / 4096) : rnd(s) % 2048;
 }
 
 /* One random call, mostly with some valid arguments. */
@@ -1828,7 +1451,7 @@ static void fuzz_step(int fd, uint64_t va, unsigned int *s)
 		uint64_t u64[8];
 		uint32_t u32[16];
 	} arg;
-	static volatile unsigned char *maps[16];
+	static __thread volatile unsigned char *maps[16];
 	unsigned int i = rnd(s) % 16, r = rnd(s) % 32;
 	size_t len = (rnd(s) % 5) * 4096 * (1 + rnd(s) % 16);
 	volatile unsigned char *p = maps[i];
@@ -1836,6 +1459,7 @@ static void fuzz_step(int fd, uint64_t va, unsigned int *s)
 	for (size_t k = 0; k < 8; k++)
 		arg.u64[k] = rnd(s) % 4 ? rnd(s) % 2048 :
 					  (uint64_t)rnd(s) << (rnd(s) % 33);
+	arg.u64[0] = some_handle(s);
 	switch (r) {
 	case 0 ... 7:
 		arg.u64[0] = va + rnd(s) % 3 * 4096 * (rnd(s) % 33);
@@ -1845,7 +1469,7 @@ static void fuzz_step(int fd, uint64_t va, unsigned int *s)
 		ioctl(fd, r % 2 ? GDRDRV_IOC_PIN : GDRDRV_IOC_PIN_V2, &arg);
 		break;
 	case 8 ... 14:
-		p = try_map(fd, rnd(s) % 2048, len);
+		p = try_map(fd, some_handle(s), len);
 		if (p != MAP_FAILED) {
 			if (maps[i])
 				munmap((void *)maps[i], 4096 * 5 * 16);
@@ -1881,17 +1505,14 @@ static void fuzz_step(int fd, uint64_t va, unsigned int *s)
 	case 23:
 		if (p)
 			mmap((void *)p, len, PROT_READ, MAP_SHARED | MAP_FIXED, fd,
-			     (off_t)(rnd(s) % 2048) * getpagesize());
+			     (off_t)some_handle(s) * getpagesize());
 		break;
 	case 24:
 		if (p)
-			syscall(SYS_remap_file_pages, p, len, 0, rnd(s) % 2048, 0);
+			syscall(SYS_remap_file_pages, p, len, 0, some_handle(s), 0);
 		break;
 	case 25:
-		if (fuzz_may_fork && rnd(s) % 8 == 0)
-			fuzz_fork(fd, p, &arg);
-		else
-			close(dup(fd));
+		close(dup(fd));
 		break;
 	case 22:
 		ioctl(fd, all_codes[rnd(s) % NCODES],
@@ -1902,28 +1523,47 @@ static void fuzz_step(int fd, uint64_t va, unsigned int *s)
 	}
 }
 
+static atomic_int fuzz_fd;
+static uint64_t fuzz_va;
+
+static void *thread_fuzzes(void *arg)
+{
+	unsigned int s = *(unsigned int *)arg * 40503u | 1;
+	int i;
+
+	for (i = 0; i < fuzz_rounds; i++)
+		fuzz_step(fuzz_fd, fuzz_va, &s);
+	return NULL;
+}
+
+/* Two threads make the calls, by the same file, while the memory and the file come and go. */
 static void fuzzer(void *arg)
 {
 	unsigned int s = *(unsigned int *)arg | 1;
-	uint64_t va;
-	int fd, i;
+	pthread_t id;
+	int i;
 
 	alarm(HANG_SECONDS + fuzz_rounds / 100);
 	sim = open(NVIDIA_SIM_DEVICE, O_RDWR | O_CLOEXEC);
-	va = gpu_alloc(32 * GPU_PAGE);
-	fd = gdr_open();
+	fuzz_va = gpu_alloc(32 * GPU_PAGE);
+	fuzz_fd = gdr_open();
+	CHECK(pthread_create(&id, NULL, thread_fuzzes, arg) == 0);
+	/* An munmap that is too long must not hit the thread's stack, which lies above. */
+	CHECK(mmap(NULL, 1UL << 36, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+		   -1, 0) != MAP_FAILED);
 	for (i = 0; i < fuzz_rounds; i++) {
-		fuzz_step(fd, va, &s);
+		fuzz_step(fuzz_fd, fuzz_va, &s);
 		if (rnd(&s) % 512 == 0) {
-			struct nvidia_sim_alloc a = { .size = 32 * GPU_PAGE,
-						      .va = va };
+			struct nvidia_sim_alloc a = { .size = 32 * GPU_PAGE, .va = fuzz_va };
 
-			gpu_free(va);
+			gpu_free(a.va);
 			while (ioctl(sim, NVIDIA_SIM_ALLOC, &a))
 				;
 		}
-		if (rnd(&s) % 256 == 0)
-			fd = (close(fd), gdr_open());
+		if (rnd(&s) % 256 == 0) {
+			close(fuzz_fd);
+			fuzz_fd = gdr_open();
+		}
 	}
 }
 
@@ -1971,100 +1611,25 @@ static void test_storm(void)
 	wait_until_taken();
 }
 
-/* The process that test_kill kills. One thread frees, another does the rest. */
-static void *victim_frees(void *arg)
-{
-	struct thread_arg *t = arg;
-	struct nvidia_sim_alloc a;
-
-	for (;;) {
-		usleep(rnd(&t->seed) % 500);
-		ioctl(sim, NVIDIA_SIM_FREE, &t->va);
-		a = (struct nvidia_sim_alloc){ .size = 4 * GPU_PAGE, .va = t->va };
-		ioctl(sim, NVIDIA_SIM_ALLOC, &a);
-	}
-	return NULL;
-}
-
-static void victim(void *arg)
-{
-	unsigned int s = *(unsigned int *)arg;
-	struct thread_arg t = { .seed = s | 1 };
-	pthread_t id;
-	uint64_t h[4];
-	volatile unsigned char *p;
-	int i;
-
-	/* At the process's end the file with the lower number closes first. */
-	if (s & 2) {
-		t.fd = gdr_open();
-		sim = open(NVIDIA_SIM_DEVICE, O_RDWR | O_CLOEXEC);
-	} else {
-		sim = open(NVIDIA_SIM_DEVICE, O_RDWR | O_CLOEXEC);
-		t.fd = gdr_open();
-	}
-	t.va = gpu_alloc(4 * GPU_PAGE);
-	if (s & 4)
-		pthread_create(&id, NULL, victim_frees, &t);
-	fuzz_may_fork = false;
-	while ((s & 24) == 24)
-		fuzz_step(t.fd, t.va, &t.seed);
-	for (;;) {
-		for (i = 0; i < 4; i++) {
-			if (try_pin(t.fd, t.va, (1 + i) * GPU_PAGE, &h[i]))
-				continue;
-			p = try_map(t.fd, h[i], (1 + i) * GPU_PAGE);
-			if (p != MAP_FAILED && !(s & 4))
-				p[i * GPU_PAGE] = i;
-		}
-		for (i = 3; i >= 0; i--)
-			unpin(t.fd, h[i]);
-	}
-}
-
 static void test_kill(void)
 {
-	unsigned int s = seed * 77 + 1;
-	int i, status;
+	unsigned int s = seed * 77 + 1, v;
+	int before = wc_ranges(), i, status;
 	pid_t pid;
 
 	for (i = 0; i < kills; i++) {
-		unsigned int v = rnd(&s);
-
-		pid = start_child(victim, &v);
+		v = rnd(&s);
+		pid = start_child(fuzzer, &v);
+		while (!stats().allocs)
+			usleep(100);
 		usleep(rnd(&s) % 8000);
 		CHECK(kill(pid, SIGKILL) == 0);
 		status = end_of(pid);
-		/* A fuzzing child may have unmapped its own code or stack earlier. */
-		CHECK((WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) ||
-		      (v & 24) == 24);
-		CHECK(held() == 0);
-		CHECK(stats().pins == 0);
-		CHECK(stats().allocs == 0);
-		CHECK(stats().pages_free == stats().pages_total);
+		/* It may have unmapped its own code or stack earlier. */
+		CHECK(WIFSIGNALED(status) || !status);
+		CHECK(held() == 0 && stats().pins == 0 && wc_ranges() == before);
+		CHECK(stats().allocs == 0 && stats().pages_free == stats().pages_total);
 	}
-}
-
-/*
- * Each allocation of the kernel on the way fails once. The call fails with ENOMEM or
- * succeeds, and leaves nothing behind.
- */
-static const char *const fault_settings[] = {
-	"/sys/kernel/debug/failslab/ignore-gfp-wait",
-	"/sys/kernel/debug/failslab/verbose",
-	"/sys/kernel/debug/fail_page_alloc/ignore-gfp-wait",
-	"/sys/kernel/debug/fail_page_alloc/ignore-gfp-highmem",
-	"/sys/kernel/debug/fail_page_alloc/min-order",
-	"/sys/kernel/debug/fail_page_alloc/verbose",
-};
-
-static void write_file(const char *path, const char *text)
-{
-	int fd = open(path, O_WRONLY);
-
-	CHECK(fd >= 0);
-	CHECK(write(fd, text, strlen(text)) == (ssize_t)strlen(text));
-	close(fd);
 }
 
 /* Makes this thread's n-th allocation from now on fail. 0: none fails. */
@@ -2076,91 +1641,48 @@ static void fail_nth(int fd, int n)
 	CHECK(pwrite(fd, text, strlen(text), 0) == (ssize_t)strlen(text));
 }
 
-/* Stops the failures. Returns whether the chosen allocation was not reached. */
-static bool fail_was_out_of_reach(int fd)
+/* All calls of a pinning's life. Whether the n-th allocation failed. */
+static bool life_with_fault(int nth, uint64_t va, int n)
 {
+	void *p = MAP_FAILED;
 	char text[16] = "";
+	bool lives, reached;
+	uint64_t h;
+	int fd, err;
 
-	CHECK(pread(fd, text, sizeof(text) - 1, 0) > 0);
-	fail_nth(fd, 0);
-	return atoi(text) != 0;
+	fail_nth(nth, n);
+	fd = open(DEV, O_RDWR | O_CLOEXEC);
+	lives = fd >= 0 && !try_pin(fd, va, 4 * GPU_PAGE, &h) &&
+		(p = try_map(fd, h, 4 * GPU_PAGE)) != MAP_FAILED &&
+		!read_faults((unsigned char *)p + GPU_PAGE) && !unpin(fd, h);
+	err = errno;
+	CHECK(pread(nth, text, sizeof(text) - 1, 0) > 0);
+	fail_nth(nth, 0);
+	reached = atoi(text) == 0;
+	CHECK(lives || (err == ENOMEM && reached));
+	if (p != MAP_FAILED)
+		munmap(p, 4 * GPU_PAGE);
+	if (fd >= 0)
+		close(fd);
+	CHECK(held() == 0 && stats().pins == 0);
+	return reached;
 }
 
-enum life_step { STEP_OPEN, STEP_PIN, STEP_MAP, STEP_TOUCH, STEP_UNPIN, STEPS };
-
-struct life {
-	int fd;
-	uint64_t va, handle;
-	void *p;
-};
-
-/* 0, or the errno of the step that failed. */
-static int live(struct life *l, int step)
-{
-	bool failed = false;
-
-	switch (step) {
-	case STEP_OPEN:
-		l->fd = open(DEV, O_RDWR | O_CLOEXEC);
-		failed = l->fd < 0;
-		break;
-	case STEP_PIN:
-		failed = try_pin(l->fd, l->va, 4 * GPU_PAGE, &l->handle) != 0;
-		break;
-	case STEP_MAP:
-		l->p = try_map(l->fd, l->handle, 4 * GPU_PAGE);
-		failed = l->p == MAP_FAILED;
-		break;
-	case STEP_TOUCH:
-		((volatile unsigned char *)l->p)[GPU_PAGE] = 1;
-		break;
-	case STEP_UNPIN:
-		failed = unpin(l->fd, l->handle) != 0;
-		break;
-	}
-	return failed ? errno : 0;
-}
-
-/* All calls of a pinning's life. true: the n-th allocation of one step failed. */
-static bool life_with_fault(int nth, uint64_t va, int step, int n)
-{
-	struct life l = { .fd = -1, .va = va, .p = MAP_FAILED };
-	bool beyond = true;
-	int i, err = 0;
-
-	for (i = 0; i < STEPS && !err; i++) {
-		if (i == step)
-			fail_nth(nth, n);
-		err = live(&l, i);
-		if (i == step)
-			beyond = fail_was_out_of_reach(nth);
-		CHECK(!err || (err == ENOMEM && i == step && !beyond));
-	}
-	if (l.p != MAP_FAILED)
-		munmap(l.p, 4 * GPU_PAGE);
-	if (l.fd >= 0)
-		close(l.fd);
-	CHECK(held() == 0);
-	CHECK(stats().pins == 0);
-	return !beyond;
-}
-
+/*
+ * Each allocation of the kernel on the way fails once. The call fails with ENOMEM or
+ * succeeds, and leaves nothing behind.
+ */
 static void test_allocation_failures(void)
 {
 	uint64_t va = gpu_alloc(4 * GPU_PAGE);
-	int nth = open("/proc/thread-self/fail-nth", O_RDWR), step, n;
-	size_t i;
+	int nth = open("/proc/thread-self/fail-nth", O_RDWR), n = 0;
 
 	if (nth < 0)
 		_exit(SKIPPED);
-	for (i = 0; i < sizeof(fault_settings) / sizeof(fault_settings[0]); i++)
-		write_file(fault_settings[i], "0");
-	for (step = 0; step < STEPS; step++) {
-		for (n = 1; life_with_fault(nth, va, step, n); n++)
-			CHECK(n < 1000);
-		printf("# step %d: %d allocations failed in turn\n", step, n - 1);
-	}
-	fflush(stdout);
+	while (life_with_fault(nth, va, n + 1))
+		n++;
+	printf("# %d allocations failed in turn\n", n);
+	CHECK(n > 10);
 }
 
 struct test {
@@ -2170,46 +1692,44 @@ struct test {
 
 #define T(name) { #name, test_##name }
 static const struct test tests[] = {
-	T(log), T(library_2_0), T(library_2_4), T(library_2_5),
-	T(bad_ioctls), T(pin_arguments), T(pin_rounds), T(force_pcie), T(pin_answer_fault),
+	T(log), T(old_libraries), T(bad_pointers), T(wrong_ranges), T(pin_rounds), T(force_pcie),
 	T(pin_time), T(data), T(faults), T(userfaultfd), T(vma_flags), T(vma_operations),
 	T(handles), T(unknown_handle), T(close_keeps_mappings), T(fork), T(number_comes_again),
 	T(mapping_types), T(write_combining),
 #ifdef __x86_64__
-	T(many_aliases), T(blocks),
+	T(blocks),
 #endif
-	T(injected_failures), T(failed_puts), T(refused_closes), T(pin_of_another),
-	T(page_table_majors), T(end_inside_fault), T(calls_race),
-	T(limits), T(storm), T(allocation_failures), T(kill),
+	T(failed_puts), T(refused_closes), T(pin_of_another), T(page_table_majors),
+	T(end_inside_fault), T(limits), T(storm), T(allocation_failures), T(kill),
 };
 #define NTESTS (sizeof(tests) / sizeof(tests[0]))
 
 /* What the tests hold the module to: -l prints it. */
 static const char *const promises[] = {
-	"library_2_0 library_2_4 library_2_5: requests and structs are those of old binaries, byte for byte",
-	"bad_ioctls pin_arguments pin_answer_fault injected_failures allocation_failures: what is wrong is refused, and nothing is left pinned",
-	"pin_arguments: what is no range, or larger than the BAR, does not reach the GPU driver",
+	"old_libraries: requests and structs are those of old binaries, byte for byte",
+	"log bad_pointers unknown_handle allocation_failures: what is wrong is refused, and nothing is left pinned",
+	"wrong_ranges: what is no range, or larger than the BAR, does not reach the GPU driver",
 	"log: the log has the reason of each refusal where info_enabled is set, each call where dbg_enabled is, and each error",
 	"pin_time: the time of a pin, in cycles of the clock whose kHz are told",
 	"failed_puts: an unpin that the GPU driver refused with ENOMEM can be made again; after another error nothing is put again",
-	"refused_closes: a close, and the end of a process that is killed, waits for no driver that refuses; a worker puts until all is taken",
+	"refused_closes: a close waits for no driver that refuses; a worker puts until all is taken",
 	"kmod_test -u N: unloading waits 3 s for the worker, and loses the rest",
 	"data pin_rounds: each byte is at its place",
 	"faults: a fault brings in 2 MiB, or all of a mapping that is locked or where map_whole is set",
 	"userfaultfd: a page that it protects raises SIGBUS, and no endless fault",
 	"end_inside_fault: a pinning can end in the middle of a long fault",
 	"write_combining vma_flags: the mapping is write-combining in x86's list (pat_memtype_list) and in the page table, not executable, and no debugger's",
-	"many_aliases blocks: mappings of the same pages share their entry in the list, and neighbours have as few as can be (x86); scattered ones share the nodes of a tree",
+	"write_combining blocks: mappings of the same pages share their entry in the list, and neighbours have few (x86); scattered ones share the nodes of a tree",
 	"mapping_types page_table_majors: on arm64 a mapping is device memory on the machines that need it, and cached where the driver says it can be; another wish is EOPNOTSUPP",
 	"failed_puts: a buffer whose unpin was refused has no mapping to INFO, REQ_MAPPING_TYPE and mmap",
 	"limits: a user pins so much and no more, which is no other user's loss",
 	"fork number_comes_again: only the opener may use a file: not a child, nor a later process of its number",
 	"vma_operations storm: mremap, mprotect, madvise, a partial munmap, a mapping over it",
-	"handles calls_race: an unpin ends mappings, at any time, in any order",
+	"handles: an unpin ends its own mapping, in any order",
 	"pin_of_another: while another process pins, nothing waits",
 	"close_keeps_mappings: a mapping holds the file, and the module",
 	"kill: a process that dies anywhere leaves nothing",
-	"calls_race storm: any calls, in any order, from several processes, over a driver that fails and waits now and then",
+	"storm: any calls, in any order, from several threads and processes, over a driver that fails and waits now and then",
 };
 
 static void run_one(void *arg)

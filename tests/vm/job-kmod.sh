@@ -19,6 +19,12 @@ parameters() {
 
 mkdir /tmp/count
 before=$(mounts)
+# With fault injection every allocation can fail.
+[ ! -e /sys/kernel/debug/failslab ] || for f in failslab/ignore-gfp-wait failslab/verbose \
+	fail_page_alloc/ignore-gfp-wait fail_page_alloc/ignore-gfp-highmem \
+	fail_page_alloc/min-order fail_page_alloc/verbose; do
+	echo 0 >/sys/kernel/debug/$f
+done
 # What the module says of itself, and its own limits: for each user a pinning for 16 KiB of
 # memory and 80 times the memory.
 GDRDRV_ARGS=dbg_enabled=0 load 1
