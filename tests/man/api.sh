@@ -30,14 +30,6 @@ has_page() {
 		section "$page" ERRORS | grep -q 'Er EINVAL'
 }
 
-# The compiler sees the header and the page, and refuses if they differ.
-declares() {
-	tests/headers.sh -p "$1" >"$work/proto.c"
-	# shellcheck disable=SC2086 # flags are words
-	grep -q '^#include' "$work/proto.c" &&
-		$cc $cflags -fsyntax-only "$work/proto.c"
-}
-
 # examples PAGE - its example of a C file, if it has one.
 examples() {
 	section "$1" EXAMPLES | awk '
@@ -115,7 +107,6 @@ for function in $(exported); do
 	check "gdrapi(3) leads to $function" grep -qE "^\.(Fn|It Xr) $function( |\$)" "$api/gdrapi.3"
 done
 for page in $(pages | grep '/man3/'); do
-	check "the prototypes of $page are those of the header" declares "$page"
 	examples "$page" >"$work/$(basename "$page" .3).c"
 	if [ -s "$work/$(basename "$page" .3).c" ]; then
 		check "the example of $page compiles" compiles "$work/$(basename "$page" .3).c"
