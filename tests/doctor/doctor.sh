@@ -8,6 +8,7 @@ cc=${CC:-cc}
 doctor=$build/bin/gdrcopy_doctor
 folders=$build		# where the loader looks for libgdrapi
 user=			# a command that runs another as some user; "" for this one
+limit=			# the same, with less of something
 
 # run MACHINE [NAME=VALUE...] -- COMMAND... - on a machine with the simulated libcuda
 # (plain), with the simulated driver below it (rm), or with neither (none).
@@ -31,7 +32,8 @@ run() {
 says() {
 	want=$1 text=$2
 	shift 2
-	run "$@" -- "$doctor" >"$work/out" 2>"$work/err"
+	# shellcheck disable=SC2086 # words
+	run "$@" -- $limit "$doctor" >"$work/out" 2>"$work/err"
 	got=$?
 	echo "status $got"
 	cat "$work/out" "$work/err"
@@ -120,17 +122,11 @@ case $(tests/on.sh) in
 	works rm rm
 	check "on each GPU, memory of pools too" printed 'It was tried on [2-9] simulated GPUs, with plain memory and memory of pools\.'
 	check "CUDA_VISIBLE_DEVICES of none" first cuda '\(100\), with CUDA_VISIBLE_DEVICES=\.' rm CUDA_SIM_FAIL=cuInit=100 CUDA_VISIBLE_DEVICES=
-	# limited LIMIT FINDING: in a process that may have less of something.
-	limited() {
-		printf '#!/bin/sh\nulimit %s && exec "%s"\n' "$1" "$doctor" >"$work/limited"
-		chmod +x "$work/limited"
-		unlimited=$doctor doctor=$work/limited limited=0
-		first "$2" '' rm || limited=1
-		doctor=$unlimited
-		return $limited
-	}
-	check "few descriptors" limited "-n 12" limit-files
-	check "little address space" limited "-v 1100000" limit-as
+	limit="prlimit --nofile=12"
+	check "few descriptors" first limit-files '' rm
+	limit="prlimit --as=1100000000"
+	check "little address space" first limit-as '' rm
+	limit=
 	check "a system that is not ready" first cuda '\(802\)' rm CUDA_SIM_FAIL=cuInit=802
 	check "a sandbox that refuses" first backend-rm 'NV_ERR_INSUFFICIENT_PERMISSIONS.*a sandbox is in the way' rm NVRM_SIM_FAIL=ALLOC=0x1b
 	# What gVisor lets pass of rm's requests, and the same without DUP_OBJECT.

@@ -271,13 +271,14 @@ def test_a_map_that_is_refused_unpins(gdr, array, watch, monkeypatch):
         gdr.pin(array, map_flags=99)
     pinned = calls.count("gdr_pin_bytes")
     assert pinned and calls.count("gdr_unpin_buffer") == pinned
-    del calls[:]
-    real_info, infos = gdrapi._lib.function("gdr_get_info_v2"), []
-    monkeypatch.setattr(gdrapi._lib.library(), "gdr_get_info_v2",
-                        lambda *a: (infos.append(1), real_info(*a) if len(infos) < 2 else errno.EIO)[1])
-    with pytest.raises(gdrapi.GdrError):
-        gdr.pin(array)
-    assert calls == ["gdr_pin_bytes", "gdr_unpin_buffer"]
+    info = gdrapi._lib.function("gdr_get_info_v2")
+    for nth in (1, 2):
+        del calls[:]
+        answers = [0] * (nth - 1) + [errno.EIO]
+        monkeypatch.setattr(gdrapi._lib.library(), "gdr_get_info_v2", lambda *a: answers.pop(0) or info(*a))
+        with pytest.raises(gdrapi.GdrError):
+            gdr.pin(array)
+        assert calls == ["gdr_pin_bytes", "gdr_unpin_buffer"] and not answers
 
 
 def test_memory_of_the_library(gdr, cuda):
@@ -301,6 +302,3 @@ def test_memory_as_a_dma_buf(gdr):
             assert not os.get_inheritable(fd)
         finally:
             os.close(fd)
-    with pytest.raises(gdrapi.GdrError) as error:
-        memory.export_dmabuf()
-    assert error.value.errno == errno.EINVAL

@@ -389,48 +389,6 @@ def second_gpu(steps):
             assert int(least) == int(most) == number, number
 
 
-class Vmm:
-    """An address range whose memory is taken from under it and given back, as a server's sleep mode does."""
-
-    def __init__(self, look, size=2 << 20):
-        self.do, self.size, self.handle = look.do, ctypes.c_size_t(size), ctypes.c_uint64()
-        self.address, self.prop = ctypes.c_uint64(), (ctypes.c_uint32 * 8)(1, 1, 1)  # pinned, by descriptor, on device 0
-        self.do("cuMemAddressReserve", ctypes.byref(self.address), self.size, ctypes.c_size_t(0), ctypes.c_uint64(0), ctypes.c_uint64(0))
-
-    def wake(self):
-        self.do("cuMemCreate", ctypes.byref(self.handle), self.size, self.prop, ctypes.c_uint64(0))
-        self.do("cuMemMap", self.address, self.size, ctypes.c_size_t(0), self.handle, ctypes.c_uint64(0))
-        self.do("cuMemSetAccess", self.address, self.size, (ctypes.c_uint32 * 3)(1, 0, 3), ctypes.c_size_t(1))
-
-    def sleep(self):
-        self.do("cuMemUnmap", self.address, self.size)
-        self.do("cuMemRelease", self.handle)
-
-    def read(self):
-        word = ctypes.c_uint32()
-        torch.cuda.synchronize()
-        self.do("cuMemcpyDtoH_v2", ctypes.byref(word), self.address, ctypes.c_size_t(4))
-        return word.value
-
-
-def sleep_mode(steps):
-    """Other memory at an address: the lane writes the memory that it pinned, so the new one stays as it is. A new lane
-    writes that. To close before the sleep and to make another after it is what the page says."""
-    memory = Vmm(Look())
-    for number in range(1, 11):
-        memory.wake()
-        with gdrapi.Lane([(memory.address.value, 4096)]) as lane:
-            lane.write([numpy.full(1024, number, "i4")])
-            assert memory.read() == number
-            if number % 2:
-                memory.sleep()
-                memory.wake()
-                lane.write([numpy.full(1024, 77, "i4")])
-                lane.drain()
-                assert memory.read() != 77
-        memory.sleep()
-
-
 def allocators(steps):
     """PyTorch's other allocators: the lane serves, or says that they may be why it does not."""
     said = []
@@ -457,8 +415,7 @@ def one_allocator(steps):
     return "served"
 
 
-CHECKS = [one_set, two_sets, one_event, appends, speculation, other_streams, dependent_launch, running_kernel, second_gpu, sleep_mode,
-          allocators]
+CHECKS = [one_set, two_sets, one_event, appends, speculation, other_streams, dependent_launch, running_kernel, second_gpu, allocators]
 
 
 def main():
