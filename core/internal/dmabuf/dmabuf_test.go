@@ -115,3 +115,22 @@ func TestSessions(t *testing.T) {
 		run(t, "init open at:0 -cuMemGetHandleForAddressRange="+e+"@1 "+how+"="+e+" +cuMemGetHandleForAddressRange")
 	}
 }
+
+// The host closed the dma-buf's descriptor, and its number is a file of the host's.
+func TestHostClosesTheDescriptor(t *testing.T) {
+	sim := cudatest.Need(t)
+	s, err := Backend{}.Open()
+	require.NoError(t, err)
+	p, err := s.Pin(backend.PinRequest{Addr: sim.MemAlloc(0, 1<<20), Size: 65536})
+	require.NoError(t, err)
+	fd := p.(*pin).parts[0].fd
+	null, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	require.NoError(t, err)
+	require.NoError(t, unix.Dup3(null, fd, unix.O_CLOEXEC))
+	require.NoError(t, unix.Close(null))
+	_, _, err = p.Map(65536, backend.None)
+	require.ErrorIs(t, err, unix.EBADF)
+	require.ErrorContains(t, err, "pin it again")
+	require.NoError(t, p.Unpin())
+	require.NoError(t, unix.Close(fd), "it is the host's")
+}
