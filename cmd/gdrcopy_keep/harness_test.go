@@ -124,7 +124,7 @@ func (p *process) dial() conn {
 	if p.t != nil {
 		p.t.Cleanup(func() { end.Close() })
 	}
-	return conn{end.(*net.UnixConn)}
+	return conn{end.(*net.UnixConn), patience}
 }
 
 // states are a line for each set.

@@ -40,9 +40,6 @@ Exit status:
   4  nothing of that name and version is kept
 `
 
-// answerLimit is how long a keeper may take to answer.
-const answerLimit = 5 * time.Second
-
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
 // run is the program, with what it writes to as parameters.
@@ -91,19 +88,22 @@ func run(args []string, out, errs io.Writer) int {
 
 // ask asks the keeper, and returns what to print of its answer.
 func ask(command, path, which string) (string, error) {
-	end, err := net.DialTimeout("unix", path, answerLimit)
+	op, limit := "list", 5*time.Second
+	if command == "drop" { // systemd closes one descriptor after the other
+		op, limit = "drop", 10*time.Minute
+	}
+	end, err := net.DialTimeout("unix", path, limit)
 	if err != nil {
 		return "", refuse("ENOTCONN", "%v", err)
 	}
 	defer end.Close()
-	time.AfterFunc(answerLimit, func() { end.Close() })
 	name, version, one := strings.Cut(which, "@")
-	request := answer{"op": map[bool]string{true: "drop", false: "list"}[command == "drop"], "name": name, "version": version, "all": !one}
+	request := answer{"op": op, "name": name, "version": version, "all": !one}
 	var reply struct {
 		refusal
 		Sets, Dropped []json.RawMessage
 	}
-	c := conn{end.(*net.UnixConn)}
+	c := conn{end.(*net.UnixConn), limit}
 	c.send(request) // if that fails, so does what follows
 	if _, err := c.receive(&reply, 0); err != nil {
 		return "", refuse("ENOTCONN", "%s does not answer: %v", path, err)

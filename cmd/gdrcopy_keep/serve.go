@@ -40,7 +40,7 @@ func serve(path, group string) error {
 		for {
 			end, err := listener.AcceptUnix()
 			if err == nil {
-				go k.converse(conn{end}, group != "")
+				go k.converse(conn{end, patience}, group != "")
 				continue
 			}
 			slog.Error("accept", "error", err) // as EMFILE: a client that goes makes room

@@ -32,7 +32,10 @@ func refuse(errno, format string, args ...any) error {
 }
 
 // A conn is an end of a conversation, whose messages docs/keep.md has.
-type conn struct{ *net.UnixConn }
+type conn struct {
+	*net.UnixConn
+	patience time.Duration // with each message
+}
 
 // send sends v. The descriptors stay open here.
 func (c conn) send(v any, fds ...int) error {
@@ -42,7 +45,7 @@ func (c conn) send(v any, fds ...int) error {
 	encoder.Encode(v)
 	message := buffer.Bytes()
 	binary.LittleEndian.PutUint32(message, uint32(len(message)-4))
-	c.SetWriteDeadline(time.Now().Add(patience))
+	c.SetWriteDeadline(time.Now().Add(c.patience))
 	err := patiently(func() (err error) {
 		n, _, err = c.WriteMsgUnix(message, unix.UnixRights(fds...), nil)
 		return err
@@ -64,7 +67,7 @@ func patiently(send func() error) error {
 
 // receive waits for a message. Its descriptors, at most max, are the caller's to close, after an error, too.
 func (c conn) receive(v any, max int) (fds []int, err error) {
-	c.SetReadDeadline(time.Now().Add(patience))
+	c.SetReadDeadline(time.Now().Add(c.patience))
 	part, control := make([]byte, 1<<16), make([]byte, unix.CmsgSpace(4*(max+1)))
 	var data []byte
 	for size := 4; len(data) < size; {
