@@ -99,6 +99,7 @@ func (o *object) UnmarshalJSON(b []byte) error { return json.Unmarshal(b, &o.id)
 // A keeper has the sets.
 type keeper struct {
 	limit int    // of descriptors
+	raise string // what sets that
 	store *store // nil without systemd's
 
 	saving  sync.Mutex      // before mu
@@ -188,12 +189,8 @@ func (k *keeper) add(s *set) {
 
 // fits refuses descriptors for which there is no room beside the margin.
 func (k *keeper) fits(what string, count, margin int) error {
-	limit, name := k.limit, "LimitNOFILE (ulimit -n)"
-	if k.store != nil && k.store.limit(k.lastID) < limit {
-		limit, name = k.store.limit(k.lastID), "FileDescriptorStoreMax"
-	}
-	if room := limit - margin - len(k.objects); count > room {
-		return refuse("EMFILE", "%s has %d descriptors, and the keeper has room for %d: raise its %s", what, count, max(room, 0), name)
+	if room := k.limit - margin - len(k.objects); count > room {
+		return refuse("EMFILE", "%s has %d descriptors, and the keeper has room for %d: raise its %s", what, count, max(room, 0), k.raise)
 	}
 	return nil
 }

@@ -23,13 +23,10 @@ func serve(path, group string) error {
 	var limit unix.Rlimit // whose soft one Go's runtime has raised
 	unix.Getrlimit(unix.RLIMIT_NOFILE, &limit)
 	// Sets are numbered from the clock on, so that a keeper that lost all does not give the numbers of the last one.
-	k := &keeper{limit: int(min(limit.Cur, 1<<30)), sets: map[string]*set{}, clients: map[*client]bool{}, lastSet: time.Now().UnixMilli()}
+	k := &keeper{limit: int(min(limit.Cur, 1<<30)), raise: "LimitNOFILE (ulimit -n)", sets: map[string]*set{}, clients: map[*client]bool{}, lastSet: time.Now().UnixMilli()}
 	named, ok := inherited()
 	if ok {
-		k.store = newStore()
-	}
-	if k.store != nil {
-		k.store.restore(k, named)
+		k.restore(named)
 	}
 	listener, err := listen(named, path, group)
 	if err != nil {

@@ -18,24 +18,9 @@ import (
 // A store is systemd's descriptor store of this service. It has the objects, and a state: a memfd with the JSON of the sets.
 // The keeper may be killed after each message: new objects go there first, then the state, then removals of what that lacks.
 type store struct {
-	max   int      // how many descriptors systemd takes
 	id    uint64   // the last state's
 	state []byte   // that one
 	old   []string // names to be removed; the last is the state's
-}
-
-// newStore returns nil if there is none. systemd 254 says in FDSTORE how many descriptors it takes; for older ones the unit does.
-func newStore() *store {
-	max, _ := strconv.Atoi(cmp.Or(os.Getenv("FDSTORE"), os.Getenv("GDRCOPY_KEEP_FDSTORE")))
-	if max <= 0 || os.Getenv("NOTIFY_SOCKET") == "" {
-		return nil
-	}
-	return &store{max: max}
-}
-
-// limit is how many objects may be there. systemd tells the next keeper all names in one variable, of 128 KiB at most.
-func (s *store) limit(lastID uint64) int {
-	return min(s.max-2, 120_000/(len(name("o", lastID))+1))
 }
 
 func name(kind string, id uint64) string { return kind + "." + strconv.FormatUint(id, 36) }
@@ -108,8 +93,19 @@ func inherited() (named map[string]int, ok bool) {
 	return named, true
 }
 
-// restore takes out of named what the last keeper had. A set that is not whole is dropped.
-func (s *store) restore(k *keeper, named map[string]int) {
+// restore takes out of named what the last keeper had, if there is a store. A set that is not whole is dropped.
+func (k *keeper) restore(named map[string]int) {
+	// systemd 254 says in FDSTORE how many descriptors it takes; for older ones the unit does.
+	room, _ := strconv.Atoi(cmp.Or(os.Getenv("FDSTORE"), os.Getenv("GDRCOPY_KEEP_FDSTORE")))
+	if room <= 0 || os.Getenv("NOTIFY_SOCKET") == "" {
+		return
+	}
+	// The state needs two. The next keeper gets all names in one variable, of 128 KiB at most: of 8 bytes each, and a colon.
+	if room = min(room-2, 14_000); room < k.limit {
+		k.limit, k.raise = room, "FileDescriptorStoreMax"
+	}
+	s := new(store)
+	k.store = s
 	objects, sets := map[uint64]*object{}, map[string]*set{}
 	for name, fd := range named {
 		kind, number, _ := strings.Cut(name, ".")
