@@ -283,7 +283,7 @@ func TestSockets(t *testing.T) {
 	require.Equal(t, os.FileMode(0o600), must(os.Stat(k.path)).Mode().Perm())
 
 	fds, _ := files("a", 1)
-	_, pidfd := sleeper(t)
+	holder, pidfd := sleeper(t)
 	again.dial().put("m@1", 0, pidfd, fds)
 	again.dial().put("m@2", 0, pidfd, fds)
 	var out bytes.Buffer
@@ -291,6 +291,7 @@ func TestSockets(t *testing.T) {
 	require.Empty(t, out.String())
 	require.Equal(t, 0, run([]string{"list", k.path}, &out, io.Discard))
 	require.Contains(t, out.String(), `"name":"m","version":"2"`)
+	require.Contains(t, out.String(), fmt.Sprintf(`"holders":[{"pid":%d,"uid":%d}]`, holder.Process.Pid, os.Getuid()))
 	require.Equal(t, 4, ask("drop", "m@3"))
 	require.Equal(t, 0, ask("drop", "m@1"))
 	require.Equal(t, "m@2 held 1\n", again.states())

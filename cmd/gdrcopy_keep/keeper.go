@@ -49,6 +49,9 @@ func (s *set) objects() (places []**object) {
 func (s *set) about() set {
 	about := *s
 	about.Holders, about.Table, about.Memory, about.State = s.living(), nil, nil, "kept"
+	for i := range about.Holders {
+		about.Holders[i].PIDFD = nil
+	}
 	if s.Count == 0 {
 		about.State = "loading"
 	} else if len(about.Holders) > 0 {
@@ -70,7 +73,7 @@ func (s *set) attrs(more ...any) []any {
 
 // A holder is a process that has a set, or loads it.
 type holder struct {
-	PIDFD *object `json:"pidfd"`
+	PIDFD *object `json:"pidfd,omitempty"`
 	PID   int     `json:"pid"` // 0 in another PID namespace
 	UID   uint32  `json:"uid"`
 }

@@ -117,8 +117,9 @@ func (k *keeper) restore(named map[string]int) {
 		case err == nil && kind == "s":
 			if s.old = append(s.old, name); id > s.id {
 				s.id, sets = id, map[string]*set{}
-				err = json.NewDecoder(io.NewSectionReader(os.NewFile(uintptr(fd), name), 0, 1<<40)).Decode(&sets)
-				slog.Info("the last keeper's state", "sets", len(sets), "error", err)
+				if err := json.NewDecoder(io.NewSectionReader(os.NewFile(uintptr(fd), name), 0, 1<<40)).Decode(&sets); err != nil {
+					slog.Error("the last keeper's state cannot be read", "error", err)
+				}
 			}
 		default:
 			continue
@@ -144,6 +145,6 @@ func (k *keeper) restore(named map[string]int) {
 	k.save()
 	k.mu.Unlock()
 	if rest := len(objects) - len(k.objects); rest > 0 {
-		slog.Warn("dropped: of a put that did not end, or of processes that have", "descriptors", rest)
+		slog.Info("closed descriptors of puts that did not end, or of processes that have ended", "descriptors", rest)
 	}
 }

@@ -160,7 +160,7 @@ func TestRestart(t *testing.T) {
 		} else {
 			require.Equal(t, texts, got)
 		}
-		dropped := strings.Contains(k.log(), "dropped: of a put that did not end")
+		dropped := strings.Contains(k.log(), "closed descriptors of puts that did not end")
 		s.hears()
 		require.Equal(t, left > 0 && got[0] == "old0", dropped && got[0] == "old0")
 		store, _ := s.has()
