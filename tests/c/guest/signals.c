@@ -404,6 +404,59 @@ static void stack_for_signals(void)
 	expect_is(gdr_close(g), 0);
 }
 
+/* Copies in the handler of a timer, inside copies, of which the handler leaves each second one. */
+
+static struct buffer of_handler;
+static sigjmp_buf out_of_copy;
+static volatile sig_atomic_t copying, handled;
+
+static void copy_pieces(const struct buffer *b, uint64_t seed)
+{
+	unsigned char out[256], in[256];
+	const gdr_piece_t to[] = { { b->mh, b->va, out, 100 }, { b->mh, b->va + 100, out + 100, 156 } };
+	const gdr_piece_t from[] = { { b->mh, b->va, in, 100 }, { b->mh, b->va + 100, in + 100, 156 } };
+
+	fill_random(out, sizeof(out), seed);
+	expect_is(gdr_copy_to_mapping_v(to, 2), 0);
+	expect_is(gdr_copy_from_mapping_v(from, 2), 0);
+	expect(!memcmp(in, out, sizeof(in)));
+}
+
+static void copy_in_handler(int sig)
+{
+	handled++;
+	copy_pieces(&of_handler, handled);
+	check_copies(&of_handler, handled);
+	if (copying && handled % 2)
+		siglongjmp(out_of_copy, 1);
+}
+
+static void copies_inside_copies(void)
+{
+	const struct itimerval every = { { 0, 200 }, { 0, 200 } }, none = { 0 };
+	const double until = seconds_now() + scaled(guest_long ? 30 : 2);
+	const gdr_t g = open_or_fail();
+	struct buffer b;
+
+	make_buffer(g, &b, 64 * KIB);
+	make_buffer(g, &of_handler, 64 * KIB);
+	install(SIGALRM, copy_in_handler, 0);
+	expect_is(setitimer(ITIMER_REAL, &every, NULL), 0);
+	while (seconds_now() < until) {
+		if (sigsetjmp(out_of_copy, 1))
+			continue;
+		copying = 1;
+		copy_pieces(&b, 1);
+		check_copies(&b, 2);
+		copying = 0;
+	}
+	expect_is(setitimer(ITIMER_REAL, &none, NULL), 0);
+	expect(handled > 0);
+	drop_buffer(g, &b);
+	drop_buffer(g, &of_handler);
+	expect_is(gdr_close(g), 0);
+}
+
 /*
  * Signals that cannot wait. A filter of system calls (seccomp's SECCOMP_RET_TRAP) sends SIGSYS in
  * the middle of any code. The host's handler makes the call and the code goes on. The handler wants stack, wherever it runs:
@@ -610,6 +663,7 @@ const struct guest_case cases[] = {
 	{ "the first gdr_open is left by siglongjmp", left_open, 120, 0 },
 	{ "the C library's signals find a stack", stack_for_signals, 60, 0 },
 	{ "threads with 64 KiB of stack, all signals blocked", small_stack, 60, 0 },
+	{ "copies in a timer's handler, inside copies that it leaves", copies_inside_copies, 60, 120 },
 	{ "system calls that a filter traps", live_filtered, 60, 0 },
 	{ "the signals of faults, sent by another thread", NULL, 60, 0, sent, 0 },
 	{ "the same, on alternate stacks", NULL, 60, 0, sent, (void *)SA_ONSTACK },
