@@ -38,7 +38,7 @@ var table = []Group{
 
 	{Name: "guest", Holds: "the host stays as it was: lazy, fork-safe, invisible, thread-safe", Rows: guests},
 
-	{Name: "ext", Holds: "what gdrapi_ext.h adds, and what a CUDA program does beside the library", Rows: exts},
+	{Name: "ext", Holds: "what gdrapi_ext.h adds, which calls of CUDA are made, and how long contexts live", Rows: exts},
 
 	{Name: "sanity", Holds: "each function of gdrapi.h: any range, kind of memory, mapping type, token, flag, errno; on old drivers, and on machines that differ", Rows: []Program{
 		sanity(Program{Name: "plain", On: all}),
@@ -280,7 +280,6 @@ var exts = []Program{
 		Make: cmd("doubles", "$B/doubles/rm_mmap.so")},
 	// What CUDA imports and exports; a dma-buf is neither.
 	{Name: "descriptor", Holds: "gdr_get_object; what CUDA imports and exports; any label", On: cmd("rm"), Cases: Guest},
-	{Name: "beside", Holds: "no capture of a stream is lost beside the library", On: all, Cases: Guest},
 	{Name: "calls", Holds: "which calls of CUDA each function makes", On: all, Cases: Guest},
 	{Name: "contexts", Holds: "how long a primary context is kept, and whose references are", On: all, Cases: Guest},
 }

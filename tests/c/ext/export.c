@@ -66,7 +66,7 @@ static void without_descriptors(void)
 	expect_is(fd, -7);
 }
 
-/* The driver is asked for a mapping through PCIe, by an export and by a pin of dmabuf. */
+/* The driver is asked for a mapping through PCIe, by an export and by pins of dmabuf. */
 static void forced_pcie(void)
 {
 	unsigned long (*last_flags)(void);
@@ -78,6 +78,10 @@ static void forced_pcie(void)
 	for (unsigned int flags = 0; flags <= GDR_PIN_FLAG_FORCE_PCIE; flags++) {
 		if (backend_is("dmabuf")) {
 			expect_is(gdr_pin_buffer_v2(g, b.dptr, b.size, flags, &mh), 0);
+			expect_is(last_flags(), flags);
+			expect_is(gdr_unpin_buffer(g, mh), 0);
+			close(export(!flags));
+			expect_is(gdr_pin_bytes(g, b.dptr, b.size, flags, &mh), 0);
 			expect_is(last_flags(), flags);
 			expect_is(gdr_unpin_buffer(g, mh), 0);
 		}
