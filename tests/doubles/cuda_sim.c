@@ -245,59 +245,49 @@ SIM_API int cuDriverGetVersion(int *version)
 
 static const struct {
 	int result;
-	const char *name, *text;
+	const char *name;
 } errors[] = {
-	{ CU_OK, "CUDA_SUCCESS", "no error" },
-	{ CU_INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE", "invalid argument" },
-	{ CU_OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory" },
-	{ CU_NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED", "initialization error" },
-	{ 4, "CUDA_ERROR_DEINITIALIZED", "driver shutting down" },
-	{ CU_NO_DEVICE, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected" },
-	{ CU_INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal" },
-	{ CU_INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context" },
-	{ CU_OPERATING_SYSTEM, "CUDA_ERROR_OPERATING_SYSTEM", "OS call failed" },
-	{ CU_INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle" },
-	{ CU_ILLEGAL_STATE, "CUDA_ERROR_ILLEGAL_STATE", "the operation cannot be performed in the present state" },
-	{ CU_NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found" },
-	{ CU_NOT_READY, "CUDA_ERROR_NOT_READY", "device not ready" },
-	{ CU_CONTEXT_DESTROYED, "CUDA_ERROR_CONTEXT_IS_DESTROYED", "context is destroyed" },
-	{ CU_HOST_ALREADY_REGISTERED, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED",
-	  "part or all of the requested memory range is already mapped" },
-	{ CU_HOST_NOT_REGISTERED, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED",
-	  "pointer does not correspond to a registered memory region" },
-	{ CU_LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure" },
-	{ CU_NOT_PERMITTED, "CUDA_ERROR_NOT_PERMITTED", "operation not permitted" },
-	{ CU_NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported" },
-	{ CU_CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
-	  "operation not permitted when stream is capturing" },
-	{ CU_CAPTURE_INVALIDATED, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
-	  "operation failed due to a previous error during capture" },
-	{ CU_CAPTURE_WRONG_THREAD, "CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD",
-	  "attempt to terminate a thread-local capture sequence from another thread" },
-	{ CU_UNKNOWN, "CUDA_ERROR_UNKNOWN", "unknown error" },
+	{ CU_OK, "CUDA_SUCCESS" },
+	{ CU_INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE" },
+	{ CU_OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY" },
+	{ CU_NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED" },
+	{ 4, "CUDA_ERROR_DEINITIALIZED" },
+	{ CU_NO_DEVICE, "CUDA_ERROR_NO_DEVICE" },
+	{ CU_INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE" },
+	{ CU_INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT" },
+	{ CU_OPERATING_SYSTEM, "CUDA_ERROR_OPERATING_SYSTEM" },
+	{ CU_INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE" },
+	{ CU_ILLEGAL_STATE, "CUDA_ERROR_ILLEGAL_STATE" },
+	{ CU_NOT_FOUND, "CUDA_ERROR_NOT_FOUND" },
+	{ CU_NOT_READY, "CUDA_ERROR_NOT_READY" },
+	{ CU_CONTEXT_DESTROYED, "CUDA_ERROR_CONTEXT_IS_DESTROYED" },
+	{ CU_HOST_ALREADY_REGISTERED, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED" },
+	{ CU_HOST_NOT_REGISTERED, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED" },
+	{ CU_LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED" },
+	{ CU_NOT_PERMITTED, "CUDA_ERROR_NOT_PERMITTED" },
+	{ CU_NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED" },
+	{ CU_CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED" },
+	{ CU_CAPTURE_INVALIDATED, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED" },
+	{ CU_CAPTURE_WRONG_THREAD, "CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD" },
+	{ CU_UNKNOWN, "CUDA_ERROR_UNKNOWN" },
 };
-
-/* One of the two texts of a result. */
-static int error_text(int result, const char **out, bool name)
-{
-	size_t i = 0, n = sizeof(errors) / sizeof(errors[0]);
-
-	if (!out)
-		return CU_INVALID_VALUE;
-	while (i < n && errors[i].result != result)
-		i++;
-	*out = i == n ? NULL : name ? errors[i].name : errors[i].text;
-	return *out ? CU_OK : CU_INVALID_VALUE;
-}
 
 SIM_API int cuGetErrorName(int result, const char **name)
 {
-	return error_text(result, name, true);
+	size_t i = 0, n = sizeof(errors) / sizeof(errors[0]);
+
+	if (!name)
+		return CU_INVALID_VALUE;
+	while (i < n && errors[i].result != result)
+		i++;
+	*name = i == n ? NULL : errors[i].name;
+	return *name ? CU_OK : CU_INVALID_VALUE;
 }
 
+/* The name is the text, too. */
 SIM_API int cuGetErrorString(int result, const char **text)
 {
-	return error_text(result, text, false);
+	return cuGetErrorName(result, text);
 }
 
 /* An exported function of this library, NULL where there is none. */

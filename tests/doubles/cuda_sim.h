@@ -111,6 +111,7 @@ struct mem {
 	uint64_t exported;	/* bytes from the start that fd may be mapped for elsewhere */
 	struct carve *carves;
 	uint64_t kernel;	/* in kernel mode: the driver's name for it */
+	struct p2p_tokens tokens;	/* of its last map */
 	struct mem *next;	/* in RM mode: of those with an object */
 	bool host;		/* memory of the host, in RM mode alone */
 	int opener;		/* the device that RM_FREE names: the own one, or of who opened it */
@@ -159,7 +160,6 @@ struct chunk {
 	struct mem *mem;
 	uint64_t addr, size;	/* size: a multiple of GRANULARITY */
 	struct pool *pool;	/* NULL: of cuMemAlloc */
-	struct p2p_tokens tokens;
 	unsigned int buffers;	/* never 0 */
 	struct uvm *ways[SIM_MAX_DEVICES];	/* by which other GPUs reach it */
 };
@@ -168,7 +168,6 @@ struct chunk {
 struct pool {
 	struct pool *next;
 	int device;
-	uint64_t max;		/* bytes; 0: what the device has */
 	unsigned int access;	/* a bit for each device */
 	unsigned int mapped;	/* other GPUs that reach its chunks */
 	unsigned int chunks;
@@ -186,7 +185,6 @@ struct buffer {
 	struct ctx *ctx;	/* NULL: a mapping of handle */
 	struct chunk *chunk;	/* NULL: not in a chunk */
 	struct handle *handle;
-	struct p2p_tokens tokens;
 	unsigned int readers, writers;	/* a bit for each device */
 	bool sync_memops;
 	struct import *import;	/* opened by cuIpcOpenMemHandle; another process has made it */
@@ -289,8 +287,7 @@ struct mem *mem_import_fd(int fd, int *result);
 struct mem *mem_get(struct mem *m);
 void mem_put(struct mem *m);
 uint64_t mem_free_bytes(int device);
-int mem_map(const struct mem *m, uint64_t addr, uint64_t size, const struct ctx *ctx, bool in_pool,
-	    struct p2p_tokens *tokens);
+int mem_map(struct mem *m, uint64_t addr, uint64_t size, const struct ctx *ctx, bool in_pool);
 int mem_unmap(uint64_t addr);
 
 /* cuda_sim_kernel.c */
@@ -312,7 +309,7 @@ int rm_init(int *devices);
 bool rm_coherent(int device);	/* as a NUMA node of the CPU's */
 bool rm_is_system(int device);	/* device memory is the system's */
 bool rm_shares(int device);	/* with other processes: CUDA IPC, dma-bufs */
-void rm_pci(int device, unsigned int *domain, unsigned int *bus, unsigned int *slot);
+struct sim_pci rm_pci(int device);
 uint64_t rm_total(void);
 uint64_t rm_free_bytes(int device);
 int rm_mem_new(struct mem *m, uint64_t size);
@@ -418,7 +415,6 @@ int pool_open(struct pool *p);
 bool host_find(uint64_t addr, bool *managed);
 bool host_locked(uint64_t addr, uint64_t size);
 bool host_mixed(uint64_t addr, uint64_t size);
-bool host_managed(uint64_t addr, uint64_t size);
 void host_forget(const struct ctx *ctx);
 int host_free(uint64_t addr, bool managed);
 

@@ -9,6 +9,7 @@
 
 #define SMALL (64u << 10)	/* buffers below this share chunks */
 #define ALIGN 512ull		/* alignment of each buffer's address */
+#define PITCH 512u	/* rows of cuMemAllocPitch begin at multiples of it */
 #define POOL_SIZE (32ull << 20)
 #define POOL_START (1ull << 20)	/* offset of the first buffer in a pool's chunk */
 
@@ -85,7 +86,7 @@ static struct chunk *chunk_new(struct ctx *ctx, uint64_t size, struct pool *pool
 		*result = va_take(size, GRANULARITY, 0, false, &c->addr);
 	if (*result)
 		goto fail_mem;
-	*result = mem_map(c->mem, c->addr, size, ctx, pool, &c->tokens);
+	*result = mem_map(c->mem, c->addr, size, ctx, pool);
 	if (*result)
 		goto fail_va;
 	c->next = chunks;
@@ -182,7 +183,6 @@ static int alloc_in_chunk(struct ctx *ctx, uint64_t size, uint64_t chunk_size,
 
 static int alloc_big(struct ctx *ctx, uint64_t size, struct buffer **b)
 {
-	struct p2p_tokens tokens;
 	uint64_t addr;
 	struct mem *m;
 	int result;
@@ -193,15 +193,12 @@ static int alloc_big(struct ctx *ctx, uint64_t size, struct buffer **b)
 	result = va_take(round_up(size, GRANULARITY), GRANULARITY, 0, false, &addr);
 	if (result)
 		goto out;
-	result = mem_map(m, addr, m->size, ctx, false, &tokens);
+	result = mem_map(m, addr, m->size, ctx, false);
 	if (result)
 		goto fail_va;
 	*b = buffer_add(addr, size, m, 0);
-	if (!*b)
-		goto fail_map;
-	(*b)->tokens = tokens;
-	goto out;
-fail_map:
+	if (*b)
+		goto out;
 	result = CU_OUT_OF_MEMORY;
 	mem_unmap(addr);
 fail_va:
@@ -232,6 +229,24 @@ static int alloc(struct ctx *ctx, uint64_t *addr, size_t size, const void *calle
 }
 
 SIM_HOOKED_CALL_CTX(cuMemAlloc_v2, (uint64_t *addr, size_t size), alloc(current_ctx(), addr, size, CALLER))
+
+static int alloc_pitch(struct ctx *ctx, uint64_t *addr, size_t *pitch, size_t width, size_t height, unsigned int element,
+		       const void *caller)
+{
+	size_t row = round_up(width, PITCH);
+	int result;
+
+	if (!pitch || !width || !height || row < width || row > SIZE_MAX / height ||
+	    (element != 4 && element != 8 && element != 16))
+		return CU_INVALID_VALUE;
+	result = alloc(ctx, addr, row * height, caller);
+	if (!result)
+		*pitch = row;
+	return result;
+}
+
+SIM_HOOKED_CALL_CTX(cuMemAllocPitch_v2, (uint64_t *addr, size_t *pitch, size_t width, size_t height, unsigned int element),
+		    alloc_pitch(current_ctx(), addr, pitch, width, height, element, CALLER))
 
 /* Nothing has changed if this fails. */
 int alloc_free(struct buffer *b)
@@ -293,18 +308,8 @@ int alloc_from_pool(struct ctx *ctx, struct pool *pool, uint64_t size, struct bu
 	return result;
 }
 
-SIM_API int cuMemGetInfo_v2(size_t *free_bytes, size_t *total)
-{
-	int result = enter_ctx(__func__);
-
-	if (result)
-		return result;
-	if (!free_bytes || !total)
-		return leave(CU_INVALID_VALUE);
-	*free_bytes = mem_free_bytes(current_ctx()->device);
-	*total = mem_total();
-	return leave(CU_OK);
-}
+SIM_CALL_CTX(cuMemGetInfo_v2, (size_t *free_bytes, size_t *total),
+	     give_size(free_bytes, mem_free_bytes(current_ctx()->device)) ?: give_size(total, mem_total()))
 
 /* Memory of another GPU is not found. 580.159.04 does the same. */
 static int address_range(uint64_t *base, size_t *size, uint64_t addr)

@@ -77,7 +77,7 @@ static int get(union value *v, int attr, uint64_t addr)
 	case ATTR_P2P_TOKENS:
 		if (vmm)
 			return CU_INVALID_VALUE;
-		v->tokens = b->chunk ? b->chunk->tokens : b->tokens;
+		v->tokens = b->mem->tokens;
 		return CU_OK;
 	case ATTR_SYNC_MEMOPS:
 		return is(v, b->sync_memops);
@@ -112,46 +112,29 @@ static int get(union value *v, int attr, uint64_t addr)
 /* The size of an attribute's value in bytes; 0 for an attribute that is not modelled. */
 static size_t value_size(int attr)
 {
-	switch (attr) {
-	case ATTR_MEMORY_TYPE:
-	case ATTR_SYNC_MEMOPS:
-	case ATTR_IS_MANAGED:
-	case ATTR_DEVICE_ORDINAL:
-	case ATTR_LEGACY_IPC:
-	case ATTR_MAPPED:
-	case ATTR_RDMA_CAPABLE:
-		return sizeof(int);
-	case ATTR_CONTEXT:
-	case ATTR_DEVICE_POINTER:
-	case ATTR_BUFFER_ID:
-	case ATTR_RANGE_START:
-	case ATTR_RANGE_SIZE:
-	case ATTR_HANDLE_TYPES:
-		return sizeof(uint64_t);
-	case ATTR_MAPPING_SIZE:
-	case ATTR_MAPPING_BASE:
-	case ATTR_BLOCK_ID:
-		return driver_version() < MAPPING_DRIVER_VERSION ? 0 : sizeof(uint64_t);
-	case ATTR_P2P_TOKENS:
-		return sizeof(struct p2p_tokens);
-	}
-	return 0;
+	static const uint8_t sizes[] = {
+		[ATTR_CONTEXT] = 8, [ATTR_MEMORY_TYPE] = 4, [ATTR_DEVICE_POINTER] = 8, [ATTR_P2P_TOKENS] = sizeof(struct p2p_tokens),
+		[ATTR_SYNC_MEMOPS] = 4, [ATTR_BUFFER_ID] = 8, [ATTR_IS_MANAGED] = 4, [ATTR_DEVICE_ORDINAL] = 4,
+		[ATTR_LEGACY_IPC] = 4, [ATTR_RANGE_START] = 8, [ATTR_RANGE_SIZE] = 8, [ATTR_MAPPED] = 4, [ATTR_HANDLE_TYPES] = 8,
+		[ATTR_RDMA_CAPABLE] = 4, [ATTR_MAPPING_SIZE] = 8, [ATTR_MAPPING_BASE] = 8, [ATTR_BLOCK_ID] = 8,
+	};
+
+	if (attr < 0 || (size_t)attr >= sizeof(sizes) || (attr >= ATTR_MAPPING_SIZE && driver_version() < MAPPING_DRIVER_VERSION))
+		return 0;
+	return sizes[attr];
 }
 
-SIM_API int cuPointerGetAttribute(void *data, int attr, uint64_t addr)
+static int get_one(void *data, int attr, uint64_t addr)
 {
 	union value v;
-	int result;
+	int result = data && value_size(attr) ? get(&v, attr, addr) : CU_INVALID_VALUE;
 
-	strict_ask(__func__, addr, 1, CALLER);
-	result = enter(__func__);
-	if (result)
-		return result;
-	result = data && value_size(attr) ? get(&v, attr, addr) : CU_INVALID_VALUE;
 	if (!result)
 		memcpy(data, &v, value_size(attr));
-	return leave(result);
+	return result;
 }
+
+SIM_QUESTION(enter, cuPointerGetAttribute, addr, (void *data, int attr, uint64_t addr), get_one(data, attr, addr))
 
 /*
  * The memory may be freed while the driver reads what it is. Then its context is what lay in the

@@ -23,18 +23,14 @@
 
 #define STAGED (64u << 10)
 
-/*
- * What has not landed: a copy to dst, of host where that is set, else of bytes; or a copy of
- * the device's bytes at src to dst, or to host.
- */
+/* A copy that has not landed. */
 struct staged {
 	struct staged *next;
-	enum { TO_DEVICE, WITHIN, TO_HOST } kind;
 	struct ctx *ctx;
+	bool to, from;		/* which sides are the device's */
 	uint64_t dst, src;
-	void *host;
 	size_t size;
-	uint8_t bytes[];
+	uint8_t bytes[];	/* if src is 0: they are read already */
 };
 
 static struct staged *first, **last = &first;
@@ -93,44 +89,30 @@ static void get_piece(uint8_t *mem, uint64_t done, uint64_t size, void *arg)
 	memcpy((uint8_t *)arg + done, mem, size);
 }
 
-/* Whether the memory has gone. */
-static bool gone(const struct staged *s)
+static void *host(uint64_t addr)
 {
-	int device = s->ctx->device;
-
-	return ((s->kind == TO_DEVICE || s->kind == WITHIN) && check(s->dst, s->size, device, true)) ||
-	       ((s->kind == TO_HOST || s->kind == WITHIN) && check(s->src, s->size, device, false));
+	return (void *)(uintptr_t)addr;
 }
 
-/* The source is read before the destination is written, for they may overlap. */
-static void land_within(const struct staged *s)
-{
-	uint8_t *p = malloc(s->size);
-
-	if (!p)
-		abort();
-	each_piece(s->src, s->size, get_piece, p);
-	each_piece(s->dst, s->size, put_piece, p);
-	free(p);
-}
-
-/* Nothing lands in a context that is lost. */
+/* Nothing lands in a context that is lost. The source is read before the destination is written, for they may overlap. */
 static void land(struct staged *s)
 {
-	s->ctx->lost |= gone(s);
+	uint8_t *p = s->src ? host(s->src) : s->bytes;
+	int device = s->ctx->device;
+
+	s->ctx->lost |= (s->to && check(s->dst, s->size, device, true)) || (s->from && check(s->src, s->size, device, false));
 	if (s->ctx->lost)
 		return;
-	switch (s->kind) {
-	case TO_DEVICE:
-		each_piece(s->dst, s->size, put_piece, s->host ?: s->bytes);
-		break;
-	case WITHIN:
-		land_within(s);
-		break;
-	case TO_HOST:
-		each_piece(s->src, s->size, get_piece, s->host);
-		break;
+	if (s->from) {
+		p = s->to ? malloc(s->size) : host(s->dst);
+		if (!p)
+			abort();
+		each_piece(s->src, s->size, get_piece, p);
 	}
+	if (s->to)
+		each_piece(s->dst, s->size, put_piece, p);
+	if (s->to && s->from)
+		free(p);
 }
 
 void flush(void)
@@ -143,31 +125,6 @@ void flush(void)
 		free(s);
 	}
 	last = &first;
-}
-
-/* Appends a copy of what, with room for bytes. */
-static struct staged *append(const struct staged *what, size_t bytes)
-{
-	struct staged *s = malloc(sizeof(*s) + bytes);
-
-	if (!s)
-		return NULL;
-	*s = *what;
-	*last = s;
-	last = &s->next;
-	return s;
-}
-
-static int stage(struct ctx *ctx, uint64_t dst, void *src, size_t size, bool by_dma)
-{
-	const struct staged copy = { .kind = TO_DEVICE, .ctx = ctx, .dst = dst, .host = by_dma ? src : NULL, .size = size };
-	struct staged *s = append(&copy, by_dma ? 0 : size);
-
-	if (!s)
-		return CU_OUT_OF_MEMORY;
-	if (!by_dma)
-		memcpy(s->bytes, src, size);
-	return CU_OK;
 }
 
 /* Memory of a pool takes the attribute, and copies do not follow it (580.159.04). */
@@ -194,33 +151,22 @@ static bool host_ok(const void *p, size_t size)
 	return p && !va_is_device((uintptr_t)p, size) && !host_mixed((uintptr_t)p, size);
 }
 
-static void set8_piece(uint8_t *mem, uint64_t done, uint64_t size, void *arg)
+/* Pieces of words start at multiples of 4, as addresses and buffers do; those of bytes have one byte four times. */
+static void set_piece(uint8_t *mem, uint64_t done, uint64_t size, void *word)
 {
 	(void)done;
-	memset(mem, *(const uint8_t *)arg, size);
+	for (uint64_t i = 0; i < size; i += sizeof(uint32_t))
+		memcpy(mem + i, word, size - i < sizeof(uint32_t) ? size - i : sizeof(uint32_t));
 }
 
-/* Pieces of a set start at multiples of 4, as addresses and buffers do. */
-static void set32_piece(uint8_t *mem, uint64_t done, uint64_t size, void *arg)
+static int set(struct ctx *ctx, uint64_t addr, uint64_t size, uint32_t word)
 {
-	uint64_t i;
+	int result = check(addr, size, ctx->device, true);
 
-	(void)done;
-	for (i = 0; i < size; i += sizeof(uint32_t))
-		memcpy(mem + i, arg, sizeof(uint32_t));
-}
-
-static int set(struct ctx *ctx, uint64_t addr, uint64_t size, piece_fn *fn, void *value)
-{
-	int result;
-
-	if (!size)
-		return CU_OK;
-	result = check(addr, size, ctx->device, true);
-	if (result)
+	if (result || !size)
 		return result;
 	flush();
-	each_piece(addr, size, fn, value);
+	each_piece(addr, size, set_piece, &word);
 	return CU_OK;
 }
 
@@ -255,69 +201,61 @@ static int ask(const char *name, const struct request *r, const void *caller)
 	return leave(result);
 }
 
-static void *host(uint64_t addr)
+/* SYNC_MEMOPS does not change the calls that are asynchronous by name. */
+static bool lands_late(const struct ctx *ctx, const struct request *r, bool to, bool from)
 {
-	return (void *)(uintptr_t)addr;
+	if (!to)
+		return r->streamed && host_locked(r->dst, r->size);
+	if (r->streamed)
+		return true;
+	if (ctx->flags & CTX_SYNC_MEMOPS || any_sync_memops(r->dst, r->size))
+		return false;
+	return from ? !any_sync_memops(r->src, r->size) : r->size <= STAGED;
 }
 
-/* SYNC_MEMOPS does not change the calls that are asynchronous by name. */
-static bool lands_late(const struct ctx *ctx, const struct request *r)
+/* to, from: which sides are the device's. */
+static int copy(struct ctx *ctx, const struct request *r, bool to, bool from)
 {
-	return r->streamed || (!(ctx->flags & CTX_SYNC_MEMOPS) && !any_sync_memops(r->dst, r->size));
+	bool late, is_read;
+	struct staged *s;
+	int result;
+
+	if (!r->size)
+		return CU_OK;
+	if ((!to && !host_ok(host(r->dst), r->size)) || (!from && !host_ok(host(r->src), r->size)))
+		return CU_INVALID_VALUE;
+	result = (from ? check(r->src, r->size, ctx->device, false) : CU_OK) ?:
+		 (to ? check(r->dst, r->size, ctx->device, true) : CU_OK);
+	if (result)
+		return result;
+	late = lands_late(ctx, r, to, from);
+	is_read = late && !from && !(r->streamed && host_locked(r->src, r->size));
+	s = malloc(sizeof(*s) + (is_read ? r->size : 0));
+	if (!s)
+		return CU_OUT_OF_MEMORY;
+	*s = (struct staged){ .ctx = ctx, .to = to, .from = from, .dst = r->dst, .src = is_read ? 0 : r->src, .size = r->size };
+	if (is_read)
+		memcpy(s->bytes, host(r->src), r->size);
+	*last = s;
+	last = &s->next;
+	if (!late)
+		flush();
+	return CU_OK;
 }
 
 static int copy_to(struct ctx *ctx, const struct request *r)
 {
-	int result;
-
-	if (!r->size)
-		return CU_OK;
-	if (!host_ok(host(r->src), r->size))
-		return CU_INVALID_VALUE;
-	result = check(r->dst, r->size, ctx->device, true);
-	if (result)
-		return result;
-	if (lands_late(ctx, r) && (r->streamed || r->size <= STAGED))
-		return stage(ctx, r->dst, host(r->src), r->size, r->streamed && host_locked(r->src, r->size));
-	flush();
-	each_piece(r->dst, r->size, put_piece, host(r->src));
-	return CU_OK;
+	return copy(ctx, r, true, false);
 }
 
 static int copy_from(struct ctx *ctx, const struct request *r)
 {
-	const struct staged copy = { .kind = TO_HOST, .ctx = ctx, .host = host(r->dst), .src = r->src, .size = r->size };
-	int result;
-
-	if (!r->size)
-		return CU_OK;
-	if (!host_ok(host(r->dst), r->size))
-		return CU_INVALID_VALUE;
-	result = check(r->src, r->size, ctx->device, false);
-	if (result)
-		return result;
-	if (r->streamed && host_locked(r->dst, r->size))
-		return append(&copy, 0) ? CU_OK : CU_OUT_OF_MEMORY;
-	flush();
-	each_piece(r->src, r->size, get_piece, host(r->dst));
-	return CU_OK;
+	return copy(ctx, r, false, true);
 }
 
 static int copy_within(struct ctx *ctx, const struct request *r)
 {
-	const struct staged copy = { .kind = WITHIN, .ctx = ctx, .dst = r->dst, .src = r->src, .size = r->size };
-	int result;
-
-	if (!r->size)
-		return CU_OK;
-	result = check(r->src, r->size, ctx->device, false) ?: check(r->dst, r->size, ctx->device, true);
-	if (result)
-		return result;
-	if (!append(&copy, 0))
-		return CU_OUT_OF_MEMORY;
-	if (!lands_late(ctx, r) || (!r->streamed && any_sync_memops(r->src, r->size)))
-		flush();
-	return CU_OK;
+	return copy(ctx, r, true, true);
 }
 
 /* The addresses tell which sides are the device's. */
@@ -325,12 +263,10 @@ static int copy_any(struct ctx *ctx, const struct request *r)
 {
 	bool to = va_is_device(r->dst, r->size), from = va_is_device(r->src, r->size);
 
-	if (!r->size)
-		return CU_OK;
-	if (!r->dst || !r->src)
-		return CU_INVALID_VALUE;
 	if (to || from)
-		return to && from ? copy_within(ctx, r) : to ? copy_to(ctx, r) : copy_from(ctx, r);
+		return copy(ctx, r, to, from);
+	if (r->size && (!r->dst || !r->src))
+		return CU_INVALID_VALUE;
 	flush();
 	memmove(host(r->dst), host(r->src), r->size);
 	return CU_OK;
@@ -338,18 +274,14 @@ static int copy_any(struct ctx *ctx, const struct request *r)
 
 static int set_bytes(struct ctx *ctx, const struct request *r)
 {
-	uint8_t value = (uint8_t)r->value;
-
-	return set(ctx, r->dst, r->size, set8_piece, &value);
+	return set(ctx, r->dst, r->size, r->value * 0x01010101u);
 }
 
 static int set_words(struct ctx *ctx, const struct request *r)
 {
-	uint32_t value = r->value;
-
-	if (r->dst % sizeof(value) || r->size > SIZE_MAX / sizeof(value))
+	if (r->dst % sizeof(r->value) || r->size > SIZE_MAX / sizeof(r->value))
 		return CU_INVALID_VALUE;
-	return set(ctx, r->dst, r->size * sizeof(value), set32_piece, &value);
+	return set(ctx, r->dst, r->size * sizeof(r->value), r->value);
 }
 
 /* Each request by its members that are not 0. */

@@ -4,8 +4,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #define STACK_DEPTH 64
 
@@ -67,35 +65,23 @@ static void ctx_end(struct ctx *c)
 		}
 }
 
-/* The driver opens device files for a context. */
-static bool has_descriptor(void)
-{
-	int fd = eventfd(0, EFD_CLOEXEC);
-
-	if (fd >= 0)
-		close(fd);
-	return fd >= 0;
-}
-
 static int primary_retain(struct ctx **ctx, int device)
 {
 	int result = ctx ? check_device(device) : CU_INVALID_VALUE;
+	struct ctx *c;
 
 	if (result)
 		return result;
-	if ((!primaries[device] || !ctx_alive(primaries[device])) && !has_descriptor())
-		return CU_OPERATING_SYSTEM;
-	if (!primaries[device])
-		primaries[device] = ctx_new(device, true, 0);
-	if (!primaries[device])
+	c = primaries[device] = primaries[device] ?: ctx_new(device, true, 0);
+	if (!c)
 		return CU_OUT_OF_MEMORY;
-	if (!ctx_alive(primaries[device])) {
-		primaries[device]->id = next_id();
+	if (!ctx_alive(c)) {
+		c->id = next_id();
 		made++;
 	}
-	primaries[device]->refs++;
-	primaries[device]->reset = primaries[device]->lost = false;
-	*ctx = primaries[device];
+	c->refs++;
+	c->reset = c->lost = false;
+	*ctx = c;
 	return CU_OK;
 }
 
@@ -284,29 +270,25 @@ SIM_CALL(cuCtxGetId, (struct ctx *ctx, uint64_t *id), id ? ctx_id(ctx, id) : CU_
 SIM_CALL_CTX(cuCtxGetFlags, (unsigned int *flags), give((int *)flags, (int)current_ctx()->flags))
 
 /* Scheduling (bits 0 to 2) and the two flags that a context may change. */
-SIM_API int cuCtxSetFlags(unsigned int flags)
+static int set_flags(struct ctx *ctx, unsigned int flags)
 {
-	int result = enter_ctx(__func__);
-
-	if (result)
-		return result;
 	if (flags & ~(0x7u | 0x10 | CTX_SYNC_MEMOPS))
-		return leave(CU_INVALID_VALUE);
+		return CU_INVALID_VALUE;
 	flush();
-	current_ctx()->flags = flags;
-	return leave(CU_OK);
+	ctx->flags = flags;
+	return CU_OK;
 }
 
-SIM_API int cuCtxSynchronize(void)
-{
-	int result = enter_ctx(__func__);
+SIM_CALL_CTX(cuCtxSetFlags, (unsigned int flags), set_flags(current_ctx(), flags))
 
-	if (result)
-		return result;
+static int synchronize(const struct ctx *ctx)
+{
 	kernel_wait();
 	flush();
-	return leave(current_ctx()->lost ? CU_LAUNCH_FAILED : CU_OK);
+	return ctx->lost ? CU_LAUNCH_FAILED : CU_OK;
 }
+
+SIM_CALL_CTX(cuCtxSynchronize, (void), synchronize(current_ctx()))
 
 /* A driver that gets an ended one reads freed memory. */
 static bool is_made(const struct stream *stream)

@@ -63,11 +63,7 @@ bool dmabuf_mmap(int device)
 
 static struct sim_pci pci_of(int device)
 {
-	struct sim_pci p = sim_pci(device, 0);
-
-	if (rm_mode())
-		rm_pci(device, &p.domain, &p.bus, &p.slot);
-	return p;
+	return rm_mode() ? rm_pci(device) : sim_pci(device, 0);
 }
 
 static int bus_id(char *id, int len, int device)

@@ -27,46 +27,37 @@ static struct buffer *range_buffer(uint64_t addr, uint64_t size)
 }
 
 /* For pool memory the real driver makes a request that fails. */
-static int export_by_driver(uint64_t addr, uint64_t size, int *fd)
+static int export_by_driver(const struct buffer *b, uint64_t offset, uint64_t size, int *fd)
 {
-	const struct buffer *b = range_buffer(addr, size);
-	uint64_t offset, claimed = size;
+	uint64_t claimed = b->chunk && b->chunk->pool ? size - offset : size;
 
-	if (!b || b->import)
+	if (b->import)
 		return CU_INVALID_VALUE;
-	if (!dmabuf_supported(b->mem->device))
-		return CU_NOT_SUPPORTED;
-	offset = b->offset + addr - b->addr;
-	if (b->chunk && b->chunk->pool)
-		claimed = size - offset;
 	return rm_export_range(b->mem, offset, size, claimed, dmabuf_mmap(b->mem->device), fd);
 }
 
 static int export_range(void *out, uint64_t addr, size_t size, int type, uint64_t flags)
 {
-	uint64_t mask = (uint64_t)getpagesize() - 1;
+	uint64_t mask = (uint64_t)getpagesize() - 1, offset;
 	const struct buffer *b;
 	int fd, result;
 
 	if (!out || !size || (addr | size) & mask || type != 1 || flags > 1)
 		return CU_INVALID_VALUE;
-	if (rm_mode()) {
-		result = export_by_driver(addr, size, &fd);
-		if (!result)
-			memcpy(out, &fd, sizeof(fd));
-		return result;
-	}
 	b = range_buffer(addr, size);
 	if (!b)
 		return CU_INVALID_VALUE;
 	if (!dmabuf_supported(b->mem->device))
 		return CU_NOT_SUPPORTED;
-	if (kernel_mode())
-		result = kernel_export(b->mem->kernel, b->offset + addr - b->addr, size, &fd);
+	offset = b->offset + addr - b->addr;
+	if (rm_mode())
+		result = export_by_driver(b, offset, size, &fd);
+	else if (kernel_mode())
+		result = kernel_export(b->mem->kernel, offset, size, &fd);
 	else if (!dmabuf_mmap(b->mem->device))
 		result = dead_fd(&fd);
 	else
-		result = mem_export(b->mem, b->offset + addr - b->addr, size, &fd);
+		result = mem_export(b->mem, offset, size, &fd);
 	if (!result)
 		memcpy(out, &fd, sizeof(fd));
 	return result;

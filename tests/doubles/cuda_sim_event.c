@@ -48,18 +48,12 @@ static int event_destroy(struct event *event)
 
 SIM_CALL_CTX(cuEventDestroy_v2, (struct event *event), event_destroy(event))
 
-SIM_API int cuEventRecord(struct event *event, struct stream *stream)
+static int record(struct event *event, const struct stream *stream)
 {
-	bool now;
-	int result = enter_ctx(__func__);
-
-	if (result)
-		return result;
-	result = is_made(event) ? stream_takes(stream, &now) : CU_INVALID_HANDLE;
-	if (!result)
-		event->pending = now;
-	return leave(result);
+	return is_made(event) ? stream_takes(stream, &event->pending) : CU_INVALID_HANDLE;
 }
+
+SIM_CALL_CTX(cuEventRecord, (struct event *event, struct stream *stream), record(event, stream))
 
 /* Its work lands. A query of what was pending answers "not ready". */
 static int event_pass(struct event *event, bool query)
@@ -94,25 +88,18 @@ SIM_CALL_CTX(cuStreamWaitEvent, (struct stream *stream, struct event *event, uns
 /* The work before it is done. The function has run when this returns. */
 SIM_API int cuLaunchHostFunc(struct stream *stream, void (*fn)(void *), void *arg)
 {
-	int result = cuStreamQuery(stream);
+	int result = fn ? cuStreamQuery(stream) : CU_INVALID_VALUE;
 
-	if (result)
-		return result;
-	if (!fn)
-		return CU_INVALID_VALUE;
-	fn(arg);
-	return CU_OK;
+	if (!result)
+		fn(arg);
+	return result;
 }
 
-SIM_API int cuStreamAddCallback(struct stream *stream, void (*fn)(struct stream *, int, void *),
-				void *arg, unsigned int flags)
+SIM_API int cuStreamAddCallback(struct stream *stream, void (*fn)(struct stream *, int, void *), void *arg, unsigned int flags)
 {
-	int result = cuStreamQuery(stream);
+	int result = fn && !flags ? cuStreamQuery(stream) : CU_INVALID_VALUE;
 
-	if (result)
-		return result;
-	if (!fn || flags)
-		return CU_INVALID_VALUE;
-	fn(stream, CU_OK, arg);
-	return CU_OK;
+	if (!result)
+		fn(stream, CU_OK, arg);
+	return result;
 }

@@ -138,13 +138,23 @@ bool host_mixed(uint64_t addr, uint64_t size)
 	return h && (addr < h->addr || addr + size > h->addr + h->size);
 }
 
-/* Whether all of the range is managed memory of one piece. */
-bool host_managed(uint64_t addr, uint64_t size)
+/* No advice is modelled: managed memory is as if it had been given none. Other memory has no attributes. */
+static int range_attribute(int *data, size_t size, int attr, uint64_t addr, uint64_t count)
 {
-	const struct host *h = first_overlap(addr, size);
+	enum { READ_MOSTLY = 1, LAST = 8, NO_DEVICE = -2 };
+	const struct host *h = first_overlap(addr, count);
 
-	return h && h->managed && addr >= h->addr && size <= h->addr + h->size - addr;
+	if (!data || size != sizeof(*data) || attr < READ_MOSTLY || attr > LAST || !count)
+		return CU_INVALID_VALUE;
+	if (!h || !h->managed || addr < h->addr || count > h->addr + h->size - addr)
+		return CU_INVALID_VALUE;
+	/* 5 and 7 are types. */
+	*data = attr == READ_MOSTLY || attr == 5 || attr == 7 ? 0 : NO_DEVICE;
+	return CU_OK;
 }
+
+SIM_CALL(cuMemRangeGetAttribute, (void *data, size_t size, int attr, uint64_t addr, size_t count),
+	 range_attribute(data, size, attr, addr, count))
 
 /*
  * Whether each page of the range is mapped, and can be written to, or read, as the driver
@@ -177,11 +187,6 @@ static int host_register(const struct ctx *ctx, uint64_t addr, uint64_t size, un
 
 	if (!addr || !size || size > UINT64_MAX - addr || flags > 0xf)
 		return CU_INVALID_VALUE;
-	/* As an H200's driver, 580.159, answered. */
-	if (size >= 1ull << 63)
-		return CU_NOT_SUPPORTED;
-	if (size >= 1ull << 40)
-		return CU_OUT_OF_MEMORY;
 	if (first_overlap(addr, size))
 		return CU_HOST_ALREADY_REGISTERED;
 	if (va_is_device(addr, size))

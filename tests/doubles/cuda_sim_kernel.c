@@ -12,7 +12,6 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -96,9 +95,7 @@ int kernel_map(uint64_t offset, uint64_t addr, uint64_t size, struct p2p_tokens 
 
 	if (ioctl(device, NVIDIA_SIM_MAP, &m) < 0)
 		return result_of_errno();
-	memset(tokens, 0, sizeof(*tokens));
-	tokens->token = m.p2p_token;
-	tokens->va_space = m.va_space;
+	*tokens = (struct p2p_tokens){ m.p2p_token, m.va_space };
 	return CU_OK;
 }
 

@@ -165,18 +165,15 @@ static int map_rm(const struct mem *m, uint64_t addr, uint64_t size, const struc
 }
 
 /* Make the first size bytes of m appear at the device address addr, for ctx. */
-int mem_map(const struct mem *m, uint64_t addr, uint64_t size, const struct ctx *ctx, bool in_pool,
-	    struct p2p_tokens *tokens)
+int mem_map(struct mem *m, uint64_t addr, uint64_t size, const struct ctx *ctx, bool in_pool)
 {
 	int result = rm_mode() ? map_rm(m, addr, size, ctx, in_pool) : CU_OK;
 
 	if (result)
 		return result;
 	if (kernel_mode())
-		return kernel_map(m->kernel, addr, size, tokens);
-	memset(tokens, 0, sizeof(*tokens));
-	tokens->token = 0x70327000 + (uint64_t)m->device;
-	tokens->va_space = 1 + (uint32_t)m->device;
+		return kernel_map(m->kernel, addr, size, &m->tokens);
+	m->tokens = (struct p2p_tokens){ 0x70327000 + (uint64_t)m->device, 1 + (uint32_t)m->device };
 	return CU_OK;
 }
 

@@ -80,13 +80,12 @@ static int create(struct pool **pool, const struct pool_props *props)
 	if (!pool || !props || props->type != 1 || props->win32 || props->location.type != 1 ||
 	    check_device(props->location.id) || memcmp(props->reserved, zeros, sizeof(zeros)))
 		return CU_INVALID_VALUE;
-	if (!rm_mode() || props->handle_types)
+	if (!rm_mode() || props->handle_types || props->max)
 		return CU_NOT_SUPPORTED;
 	p = calloc(1, sizeof(*p));
 	if (!p)
 		return CU_OUT_OF_MEMORY;
-	*p = (struct pool){ .next = pools, .device = props->location.id, .max = props->max,
-			    .access = 1u << props->location.id };
+	*p = (struct pool){ .next = pools, .device = props->location.id, .access = 1u << props->location.id };
 	pools = *pool = p;
 	live++;
 	return CU_OK;
@@ -165,16 +164,6 @@ SIM_CALL(cuMemPoolExportPointer, (void *data, uint64_t addr), ((void)data, (void
 SIM_CALL(cuMemPoolImportPointer, (uint64_t *addr, struct pool *pool, void *data),
 	 ((void)addr, (void)pool, (void)data, CU_INVALID_VALUE))
 
-static uint64_t used(const struct pool *pool)
-{
-	uint64_t n = 0;
-
-	for (const struct buffer *b = buffer_first(); b; b = b->next)
-		if (b->chunk && b->chunk->pool == pool)
-			n += b->size;
-	return n;
-}
-
 static int alloc(struct ctx *ctx, struct pool *pool, uint64_t *addr, uint64_t size, const void *caller)
 {
 	struct buffer *b;
@@ -184,7 +173,7 @@ static int alloc(struct ctx *ctx, struct pool *pool, uint64_t *addr, uint64_t si
 		return CU_NOT_SUPPORTED;
 	if (!addr || !size)
 		return CU_INVALID_VALUE;
-	if (size > mem_free_bytes(pool->device) || (pool->max && size > pool->max - used(pool)))
+	if (size > mem_free_bytes(pool->device))
 		return CU_OUT_OF_MEMORY;
 	result = alloc_from_pool(ctx, pool, size, &b);
 	if (result)

@@ -187,11 +187,11 @@ bool rm_is_system(int device)
 	return gpus[device].machine == SIM_GB10;
 }
 
-void rm_pci(int device, unsigned int *domain, unsigned int *bus, unsigned int *slot)
+struct sim_pci rm_pci(int device)
 {
-	*domain = gpus[device].card.pci_domain;
-	*bus = gpus[device].card.pci_bus;
-	*slot = gpus[device].card.pci_slot;
+	const struct rm_card_info *c = &gpus[device].card;
+
+	return (struct sim_pci){ c->pci_domain, c->pci_bus, c->pci_slot };
 }
 
 static struct rm_sim_stats stats(int device)

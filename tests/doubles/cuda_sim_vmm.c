@@ -118,18 +118,15 @@ static int retain(uint64_t *id, const struct buffer *b)
 SIM_QUESTION(enter, cuMemRetainAllocationHandle, addr, (uint64_t *id, void *addr),
 	 retain(id, buffer_find((uintptr_t)addr)))
 
-SIM_API int cuMemGetAllocationPropertiesFromHandle(struct mem_prop *prop, uint64_t id)
+static int properties(struct mem_prop *prop, const struct handle *h)
 {
-	const struct handle *h;
-	int result = enter(__func__);
-
-	if (result)
-		return result;
-	h = handle_find(id);
-	if (h && prop)
-		*prop = h->prop;
-	return leave(h && prop ? CU_OK : CU_INVALID_VALUE);
+	if (!h || !prop)
+		return CU_INVALID_VALUE;
+	*prop = h->prop;
+	return CU_OK;
 }
+
+SIM_CALL(cuMemGetAllocationPropertiesFromHandle, (struct mem_prop *prop, uint64_t id), properties(prop, handle_find(id)))
 
 static int reserve(uint64_t *addr, size_t size, size_t align, uint64_t want, uint64_t flags)
 {
@@ -183,7 +180,7 @@ static int map(uint64_t addr, size_t size, size_t offset, uint64_t id, uint64_t 
 	if (!b)
 		return CU_OUT_OF_MEMORY;
 	/* RM is told when a GPU may use it. */
-	result = rm_mode() ? CU_OK : mem_map(h->mem, addr, size, NULL, false, &b->tokens);
+	result = rm_mode() ? CU_OK : mem_map(h->mem, addr, size, NULL, false);
 	if (result) {
 		buffer_drop(b);
 		return result;

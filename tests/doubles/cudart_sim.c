@@ -32,12 +32,9 @@ struct ipc_handle {
 
 /* The driver's calls, with its addresses as the pointers that the runtime has for them. */
 int cuInit(unsigned int flags);
-int cuDriverGetVersion(int *version);
 int cuGetErrorName(int result, const char **name);
 int cuGetErrorString(int result, const char **text);
 int cuDeviceGetCount(int *count);
-int cuDeviceGetAttribute(int *value, int attr, int device);
-int cuDeviceCanAccessPeer(int *can, int device, int peer);
 int cuDevicePrimaryCtxRetain(struct ctx **ctx, int device);
 int cuCtxGetCurrent(struct ctx **ctx);
 int cuCtxSetCurrent(struct ctx *ctx);
@@ -55,7 +52,6 @@ int cuMemAllocFromPoolAsync(void **addr, size_t size, struct pool *pool, struct 
 int cuMemFreeAsync(void *addr, struct stream *stream);
 int cuMemFree_v2(void *addr);
 int cuMemFreeHost(void *addr);
-int cuMemGetInfo_v2(size_t *free_bytes, size_t *total);
 int cuMemHostRegister_v2(void *addr, size_t size, unsigned int flags);
 int cuMemHostUnregister(void *addr);
 int cuMemcpy(void *dst, const void *src, size_t size);
@@ -64,13 +60,10 @@ int cuMemsetD8_v2(void *addr, unsigned char value, size_t n);
 int cuStreamCreate(struct stream **stream, unsigned int flags);
 int cuStreamDestroy_v2(struct stream *stream);
 int cuStreamSynchronize(struct stream *stream);
-int cuStreamQuery(struct stream *stream);
-int cuStreamWaitEvent(struct stream *stream, struct event *event, unsigned int flags);
 int cuEventCreate(struct event **event, unsigned int flags);
 int cuEventDestroy_v2(struct event *event);
 int cuEventRecord(struct event *event, struct stream *stream);
 int cuEventQuery(struct event *event);
-int cuEventSynchronize(struct event *event);
 int cuIpcGetMemHandle(struct ipc_handle *h, void *addr);
 int cuIpcOpenMemHandle_v2(void **addr, struct ipc_handle h, unsigned int flags);
 int cuIpcCloseMemHandle(void *addr);
@@ -147,16 +140,6 @@ API int cudaGetDevice(int *device)
 	return note(start_if(device) ?: cuCtxGetDevice(device));
 }
 
-API int cudaDeviceGetAttribute(int *value, int attr, int device)
-{
-	return note(cuInit(0) ?: cuDeviceGetAttribute(value, attr, device));
-}
-
-API int cudaDeviceCanAccessPeer(int *can, int device, int peer)
-{
-	return note(cuInit(0) ?: cuDeviceCanAccessPeer(can, device, peer));
-}
-
 API int cudaRuntimeGetVersion(int *version)
 {
 	if (!version)
@@ -165,22 +148,12 @@ API int cudaRuntimeGetVersion(int *version)
 	return OK;
 }
 
-API int cudaDriverGetVersion(int *version)
-{
-	return note(cuDriverGetVersion(version));
-}
-
 API int cudaGetLastError(void)
 {
 	int result = last;
 
 	last = OK;
 	return result;
-}
-
-API int cudaPeekAtLastError(void)
-{
-	return last;
 }
 
 API const char *cudaGetErrorName(int result)
@@ -239,7 +212,6 @@ MADE(cudaGetSymbolSize, (size_t *size, const void *symbol), size, no_symbol(symb
 /* cudaFree(NULL) makes the context and frees nothing. Programs use that. */
 CALL(cudaFree, (void *p), p ? cuMemFree_v2(p) : OK)
 CALL(cudaFreeHost, (void *p), p ? cuMemFreeHost(p) : OK)
-CALL(cudaMemGetInfo, (size_t *free_bytes, size_t *total), cuMemGetInfo_v2(free_bytes, total))
 CALL(cudaHostRegister, (void *p, size_t size, unsigned int flags), cuMemHostRegister_v2(p, size, flags))
 CALL(cudaHostUnregister, (void *p), cuMemHostUnregister(p))
 /* Unified addresses show the direction. kind is only checked. */
@@ -254,16 +226,11 @@ CALL(cudaStreamCreate, (struct stream **s), cuStreamCreate(s, 0))
 CALL(cudaStreamCreateWithFlags, (struct stream **s, unsigned int flags), cuStreamCreate(s, flags))
 CALL(cudaStreamDestroy, (struct stream *s), cuStreamDestroy_v2(s))
 CALL(cudaStreamSynchronize, (struct stream *s), cuStreamSynchronize(s))
-CALL(cudaStreamQuery, (struct stream *s), cuStreamQuery(s))
-CALL(cudaStreamWaitEvent, (struct stream *s, struct event *e, unsigned int flags),
-     cuStreamWaitEvent(s, e, flags))
 
-CALL(cudaEventCreate, (struct event **e), cuEventCreate(e, 0))
 CALL(cudaEventCreateWithFlags, (struct event **e, unsigned int flags), cuEventCreate(e, flags))
 CALL(cudaEventDestroy, (struct event *e), cuEventDestroy_v2(e))
 CALL(cudaEventRecord, (struct event *e, struct stream *s), cuEventRecord(e, s))
 CALL(cudaEventQuery, (struct event *e), cuEventQuery(e))
-CALL(cudaEventSynchronize, (struct event *e), cuEventSynchronize(e))
 
 CALL(cudaIpcGetMemHandle, (struct ipc_handle *h, void *p), cuIpcGetMemHandle(h, p))
 MADE(cudaIpcOpenMemHandle, (void **p, struct ipc_handle h, unsigned int flags), p,

@@ -24,9 +24,19 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "next.h"
 #include "gdrapi.h"
 #include "gdrapi_ext.h"
+
+/* Makes next the next library's function of that name. ISO C has no cast from an object pointer. */
+#define NEXT(name)						\
+	static __typeof__(name) *next;				\
+	do {							\
+		if (!next) {					\
+			void *f_ = dlsym(RTLD_NEXT, #name);	\
+								\
+			memcpy(&next, &f_, sizeof(next));	\
+		}						\
+	} while (0)
 
 enum how { LEAVE, FLIP, NOTHING, LATE, CRASH, REFUSE, TELL };
 
