@@ -54,6 +54,7 @@ def test_multiprocessing_carries_arrays(cuda, make, segment, method):
     queue, (here, there) = context.Queue(), context.Pipe()
     child = context.Process(target=changes, args=(gdrapi.share(parts), queue, there))
     child.start()
+    there.close()
     queue.put(gdrapi.share(several))
     for arrays, data, count in zip((parts, several), before, (1, 4)):
         said, fds, pid = here.recv()
@@ -126,6 +127,7 @@ def test_another_process_has_them_in_cuda_without_the_library(cuda, gdr, segment
     here, there = context.Pipe()
     child = context.Process(target=sees, args=(shareds, there))
     child.start()
+    there.close()
     said, library = here.recv()
     child.join()
     assert child.exitcode == 0 and not library
@@ -224,10 +226,11 @@ def test_a_call_that_fails_leaves_nothing(cuda, segment, failing, nth):
 def test_another_gpu(cuda, make):
     if cuda.gpus() < 2:
         pytest.skip("there is one GPU")
-    here, there = (gdrapi.share(make()).cuda(gpu) for gpu in (0, 1))
+    shared = gdrapi.share(make())
+    here, there = shared.cuda(0), shared.cuda(1)
     assert [(one.device, one.__dlpack_device__()) for one in (here, there)] == [(0, (2, 0)), (1, (2, 1))]
     with pytest.raises(gdrapi.CudaError, match="cuDevicePrimaryCtxRetain: CUresult 101"):
-        gdrapi.share(make()).cuda(99)
+        shared.cuda(99)
 
 
 TYPES = [("|b1", 6, 8), ("|u1", 1, 8), ("<i2", 0, 16), ("<f2", 2, 16), ("<f4", 2, 32), ("<i8", 0, 64), ("<c8", 5, 64)]

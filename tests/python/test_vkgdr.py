@@ -60,16 +60,20 @@ def test_free_may_come_twice(handle):
     assert not hasattr(memory, "__array_interface__")
 
 
-def test_an_error_has_its_text_which_is_freed(handle, monkeypatch):
-    texts, freed = [], []
+def test_an_error_has_its_text_which_is_freed(cuda, handle, monkeypatch):
+    texts, freed, context = [], [], cuda.current()
     last_error, free = vkgdr._lib.vkgdr_last_error, vkgdr._free
     monkeypatch.setattr(vkgdr._lib, "vkgdr_last_error", lambda: (texts.append(last_error()), texts[-1])[1])
     monkeypatch.setattr(vkgdr, "_free", lambda text: (freed.append(text), free(text)))
-    for fails, says in ((lambda: Vkgdr(99), "CUDA_ERROR_INVALID_DEVICE"), (lambda: Vkgdr(0, 1 << 20), "flags"),
-                        (lambda: RawMemory(handle, SIZE, 1), "vkgdr_memory_alloc")):
-        with pytest.raises(VkgdrError, match=says):
-            fails()
-    assert len(freed) == 3 and freed == texts
+    cuda("cuCtxSetCurrent", None)
+    try:
+        for fails, says in ((lambda: Vkgdr(99), "CUDA_ERROR_INVALID_DEVICE"), (lambda: Vkgdr(0, 1 << 20), "flags"),
+                            (Vkgdr.open_current_context, "CUDA_ERROR_INVALID_CONTEXT"), (lambda: RawMemory(handle, SIZE), "CUDA_ERROR_INVALID_CONTEXT")):
+            with pytest.raises(VkgdrError, match=says):
+                fails()
+    finally:
+        cuda("cuCtxSetCurrent", context)
+    assert len(freed) == 4 and freed == texts
 
 
 class TestPycuda:
