@@ -2,9 +2,6 @@
 package doctor
 
 import (
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -44,81 +41,43 @@ func add(messages map[string]string, format, file string) {
 	}
 }
 
-// ofGo collects the messages of a Go file: what goes to package log, and the errors,
-// which end there.
-func ofGo(t *testing.T, messages map[string]string, file string) {
-	t.Helper()
-	parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
-	require.NoError(t, err)
-	ast.Inspect(parsed, func(n ast.Node) bool {
-		call, ok := n.(*ast.CallExpr)
-		if !ok || len(call.Args) == 0 {
-			return true
-		}
-		function, ok := call.Fun.(*ast.SelectorExpr)
-		if !ok {
-			return true
-		}
-		of, ok := function.X.(*ast.Ident)
-		if !ok || of.Name+"."+function.Sel.Name != "fmt.Errorf" && of.Name+"."+function.Sel.Name != "errors.New" && of.Name != "log" {
-			return true
-		}
-		if literal, ok := call.Args[0].(*ast.BasicLit); ok && literal.Kind == token.STRING {
-			text, err := strconv.Unquote(literal.Value)
-			require.NoError(t, err)
-			at := file
-			if name := function.Sel.Name; of.Name == "log" && (name == "Debugf" || name == "Infof") || wrongArgument(call) {
-				at = quiet
-			}
-			add(messages, text, at)
-		}
-		return true
-	})
-}
-
 // quiet stands for the file of a message that need not be on the page: at level 1 or 2 it
 // only tells what the library does; with EINVAL it names the argument to correct.
 const quiet = "at level 1 or 2, or EINVAL"
 
-// wrongArgument is whether an error that a call makes is EINVAL.
-func wrongArgument(call *ast.CallExpr) bool {
-	for _, arg := range call.Args {
-		if s, ok := arg.(*ast.SelectorExpr); ok && s.Sel.Name == "EINVAL" {
-			return true
-		}
-	}
-	return false
-}
-
-// Calls of C whose last string is a message, and strings that have a name.
+// What makes messages: calls of Go, which go to package log or are errors, which end there; calls of C, whose last
+// string is the message; and strings that have a name.
 var (
-	callOfC = regexp.MustCompile(`(?s)\b(?:gdr_log|gdr_refuse|refuse)\((.*?)\);`)
-	named   = regexp.MustCompile(`static const char \w+\[\] =\s*("(?:[^"\\]|\\.)*")`)
-	literal = regexp.MustCompile(`"(?:[^"\\]|\\.)*"`)
+	callOfGo = regexp.MustCompile(`\b(?:fmt\.Errorf|errors\.New|log\.\w+)\("(?:[^"\\]|\\.)*"[^\n]*`)
+	callOfC  = regexp.MustCompile(`(?s)\b(?:gdr_log|gdr_refuse|refuse)\((.*?)\);`)
+	named    = regexp.MustCompile(`static const char \w+\[\] =\s*("(?:[^"\\]|\\.)*")`)
+	literal  = regexp.MustCompile(`"(?:[^"\\]|\\.)*"`)
+	low      = regexp.MustCompile(`^log\.(Debug|Info)f|^gdr_log\(GDR_LOG_(DEBUG|INFO)|EINVAL`)
 )
 
-func ofC(t *testing.T, messages map[string]string, file string) {
+// of collects the messages of a file.
+func of(t *testing.T, messages map[string]string, file string) {
 	t.Helper()
 	text, err := os.ReadFile(file)
 	require.NoError(t, err)
-	note := func(quoted, file string) {
-		message, err := strconv.Unquote(quoted)
-		require.NoError(t, err, "%s: %s", file, quoted)
+	calls, which := callOfC, func(all []string) string { return all[len(all)-1] }
+	if strings.HasSuffix(file, ".go") {
+		calls, which = callOfGo, func(all []string) string { return all[0] }
+	}
+	for _, call := range append(calls.FindAllString(string(text), -1), named.FindAllString(string(text), -1)...) {
+		all := literal.FindAllString(call, -1)
+		if all == nil {
+			continue
+		}
+		message, err := strconv.Unquote(which(all))
+		require.NoError(t, err, "%s: %s", file, call)
+		at := file
+		if low.MatchString(call) {
+			at = quiet
+		}
 		if strings.Contains(message, " ") {
-			add(messages, message, file)
+			add(messages, message, at)
 		}
-	}
-	for _, call := range callOfC.FindAllStringSubmatch(string(text), -1) {
-		if all := literal.FindAllString(call[1], -1); all != nil {
-			at := file
-			if strings.HasPrefix(call[1], "GDR_LOG_DEBUG") || strings.HasPrefix(call[1], "GDR_LOG_INFO") || strings.Contains(call[1], "EINVAL") {
-				at = quiet
-			}
-			note(all[len(all)-1], at)
-		}
-	}
-	for _, m := range named.FindAllStringSubmatch(string(text), -1) {
-		note(m[1], file)
 	}
 }
 
@@ -133,7 +92,7 @@ func inCode(t *testing.T) map[string]string {
 		case d.IsDir() && (d.Name() == "nvml" || strings.HasSuffix(d.Name(), "test")):
 			return filepath.SkipDir // what NVML answers is never logged
 		case strings.HasSuffix(path, ".go") && !strings.HasSuffix(path, "_test.go"):
-			ofGo(t, messages, path)
+			of(t, messages, path)
 		}
 		return nil
 	}))
@@ -141,12 +100,8 @@ func inCode(t *testing.T) map[string]string {
 		files, err := filepath.Glob(filepath.Join(top, pattern))
 		require.NoError(t, err)
 		for _, file := range files {
-			switch {
-			case strings.HasSuffix(file, "_test.go"):
-			case strings.HasSuffix(file, ".go"):
-				ofGo(t, messages, file)
-			default:
-				ofC(t, messages, file)
+			if !strings.HasSuffix(file, "_test.go") {
+				of(t, messages, file)
 			}
 		}
 	}
