@@ -33,20 +33,10 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-type coded struct{}
-
-func (coded) Error() string { return "coded" }
-func (coded) Unwrap() error { return unix.EDOM }
-
 func TestErrno(t *testing.T) {
 	require.Zero(t, Errno(nil))
-	require.Equal(t, unix.EDOM, Errno(fmt.Errorf("a: %w", coded{})))
-	require.Equal(t, unix.EPERM, Errno(fmt.Errorf("a: %w", unix.EPERM)))
-	require.Equal(t, unix.EPERM, Errno(errors.Join(errors.New("x"), unix.EPERM)))
-	require.Equal(t, unix.EDOM, Errno(errors.Join(errors.New("x"), fmt.Errorf("a: %w", coded{}), unix.EPERM)))
-	require.Equal(t, unix.EDOM, Errno(fmt.Errorf("%w: %w", errors.New("x"), coded{})))
+	require.Equal(t, unix.EPERM, Errno(errors.Join(errors.New("x"), fmt.Errorf("a: %w", unix.EPERM))))
 	require.Equal(t, unix.EIO, Errno(errors.New("x")))
-	require.Equal(t, unix.EIO, Errno(errors.Join(errors.New("x"), fmt.Errorf("%w", errors.New("y")))))
 }
 
 func TestOutcome(t *testing.T) {

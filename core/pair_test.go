@@ -100,31 +100,6 @@ func TestAttributesOfAPair(t *testing.T) {
 	}
 }
 
-// When there is a fallback, and when there is one backend. "-" does not open, "?" is tentative.
-func TestWhoStandsBy(t *testing.T) {
-	for _, c := range []struct {
-		halves []string
-		name   string
-		opened int // from the first on
-	}{
-		{[]string{"a", "b", "c"}, "a", 2}, {[]string{"a?"}, "a", 1}, {[]string{"a?", "b", "c"}, "a|b", 2}, {[]string{"a?", "b?", "c"}, "a|b", 2},
-		{[]string{"a?", "b-"}, "a", 2}, {[]string{"a?", "b-", "c"}, "a|c", 3}, {[]string{"a-", "b?", "c"}, "b|c", 3},
-	} {
-		var halves []*half
-		for _, h := range c.halves {
-			halves = append(halves, newHalf(h[:1], len(h) > 1 && h[1] == '?'))
-			if len(h) > 1 && h[1] == '-' {
-				halves[len(halves)-1].Fail["open"] = unix.ENOENT
-			}
-		}
-		live(t, halves...).run("is:" + c.name + " pin close")
-		for i, h := range halves {
-			require.Equal(t, i < c.opened, h.count("open") == 1, "%v: %s", c.halves, h.name)
-			require.Equal(t, i < c.opened && h.Fail["open"] == nil, h.count("close") == 1, "%v: %s", c.halves, h.name)
-		}
-	}
-}
-
 // Many first pins at the same time decide once.
 func TestFirstPinsRace(t *testing.T) {
 	l := live(t, newHalf("able", true, unix.EIO, unix.ENOTSUP), newHalf("other", false))
