@@ -1,7 +1,6 @@
 package gdrdrv
 
 import (
-	"fmt"
 	"os"
 	"slices"
 	"testing"
@@ -280,10 +279,6 @@ func (f *fakeDriver) munmap(va, size uintptr) error {
 	m.buffer.mapped = 0
 	delete(f.mappings, va)
 	return nil
-}
-
-func (f *fakeDriver) String() string {
-	return fmt.Sprintf("gdrdrv %d.%d", f.driver.major(), f.driver.minor())
 }
 
 // unmap ends a mapping as the core does: first the range, then what the pin has for it.
