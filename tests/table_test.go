@@ -260,7 +260,7 @@ var guests = []Program{
 	{Name: "signals", Holds: "dispositions, masks and alternate stacks stay; no thread of the library takes a signal; cancellation, siglongjmp, 64 KiB of stack; SIGSYS, SIGFPE and their like, sent to threads inside, run on the host's stack", On: all, Cases: Guest},
 	{Name: "limits", Holds: "few threads, mappings, descriptors, little memory, SCHED_FIFO, mlockall, no GPU: it opens, or an errno", On: all, Cases: Guest},
 	{Name: "threads", Holds: "any call from any thread by a model; 64 threads open first at once; threads that call once leave nothing", On: all, Cases: Guest},
-	{Name: "fork", Holds: "a child opens in full, whatever its parent was doing; inherited handles are EACCES; raw clone; many generations", On: all, Cases: Guest},
+	{Name: "fork", Holds: "a child opens in full, whatever its parent was doing; inherited handles are EACCES; grandchildren", On: all, Cases: Guest},
 	{Name: "loader", Holds: "a fork while threads are in the loader; gdr_open in a constructor", On: all, Cases: Guest},
 	{Name: "fds", Holds: "exec leaves no descriptor; out of descriptors is an errno, and back", On: all, Cases: Guest},
 	{Name: "hooks", Holds: "a hook of mmap or munmap calls any function, or setresuid, or waits for a thread that does", On: all, Cases: Guest},

@@ -20,9 +20,6 @@ static bool va_is_mapped(uintptr_t va)
 #define CHILD_S 20.0	/* a child that takes longer hangs */
 #define THREADS 8
 
-/* On glibc before 2.34 this is NULL. */
-extern pid_t _Fork(void) __attribute__((weak));
-
 /*
  * Each child that works in full starts CUDA; with a real driver that takes it a
  * second, and there are fewer.
@@ -32,11 +29,6 @@ static int children(void)
 	int n = guest_long ? 1000 : 60;
 
 	return scaled(on_doubles() ? n : n / 10);
-}
-
-static int few_children(void)
-{
-	return children() / 6 > 2 ? children() / 6 : 2;
 }
 
 /* What the parent had when it forked. */
@@ -54,14 +46,14 @@ static void furnish(struct parent *p)
 }
 
 /* All that a child can do that its parent could. */
-static void work_in_full(void *seed)
+static void work_in_full(void *unused)
 {
 	struct parent own = { .g = open_or_fail() };
 	gdr_mh_t mh;
 	void *va;
 
 	furnish(&own);
-	check_copies(&own.b, (uintptr_t)seed);
+	check_copies(&own.b, 1);
 	expect_is(gdr_cache_get(own.cache, own.b.dptr, own.b.size, &mh, &va), 0);
 	expect_is(gdr_cache_put(own.cache, mh), 0);
 	expect_is(gdr_cache_close(own.cache), 0);
@@ -143,18 +135,6 @@ static void expect_inherited_closed(const struct parent *p)
 	expect_is(count_fds(), fds);
 }
 
-/* Fork before the first open. */
-
-static void before_open(void)
-{
-	for (int i = 0; i < few_children(); i++)
-		expect(in_child("before the first open", work_in_full, (void *)(uintptr_t)i, CHILD_S));
-	/* And the parent afterwards. */
-	work_in_full(NULL);
-}
-
-/* Fork after it. */
-
 static void refused_child(void *parent)
 {
 	long threads = count_threads();
@@ -173,7 +153,6 @@ static void with_handles(void *child)
 	struct parent p = { .g = open_or_fail() };
 
 	furnish(&p);
-	/* The copies of this thread have left a record behind. */
 	check_copies(&p.b, 1);
 	for (int i = 0; i < 10; i++)
 		expect(in_child("with inherited handles", child, &p, CHILD_S));
@@ -202,60 +181,17 @@ static void no_cuda_child(void *parent)
 	work_without_cuda(NULL);
 }
 
-static void idle_parent(void)
-{
-	gdr_t g = open_or_fail();
-	int v;
-
-	for (int i = 0; i < children(); i++)
-		expect(in_child("with an idle parent", work_in_full, (void *)(uintptr_t)i, CHILD_S));
-	expect_is(gdr_get_attribute(g, GDR_ATTR_USE_PERSISTENT_MAPPING, &v), 0);
-	whole_life(g, 7);
-	expect_is(gdr_close(g), 0);
-}
-
-static void *work_in_full_thread(void *seed)
-{
-	work_in_full(seed);
-	return NULL;
-}
-
-static void child_with_threads(void *seed)
-{
-	pthread_t t[4];
-
-	for (int i = 0; i < 4; i++)
-		start_thread(&t[i], 0, work_in_full_thread, (void *)((uintptr_t)seed + i));
-	work_in_full(seed);
-	join_threads(t, 4);
-}
-
-static void threads_in_child(void)
-{
-	gdr_t g = open_or_fail();
-
-	for (int i = 0; i < few_children(); i++)
-		expect(in_child("with threads in the child", child_with_threads,
-				(void *)(uintptr_t)i, CHILD_S));
-	expect_is(gdr_close(g), 0);
-}
-
 /* Each generation opens, forks the next one, and works again after it. */
 static void generation(void *left)
 {
 	uintptr_t n = (uintptr_t)left;
 	gdr_t g = open_or_fail();
-	struct parent p = { .g = g, .b.mh.h = (unsigned long)(uintptr_t)g };
 
-	if (n > 1) {
+	if (n > 1)
 		expect(in_child("a next generation", generation, (void *)(n - 1), CHILD_S * n));
-	} else {
+	else
 		whole_life(g, n);
-	}
-	expect_is(gdr_get_attribute(p.g, GDR_ATTR_USE_PERSISTENT_MAPPING, &(int){ 0 }), 0);
-	/* A child that forks without having opened by itself. */
-	if (n == 2)
-		expect(in_child("a sibling", work_in_full, NULL, CHILD_S));
+	expect_is(gdr_get_attribute(g, GDR_ATTR_USE_PERSISTENT_MAPPING, &(int){ 0 }), 0);
 	expect_is(gdr_close(g), 0);
 }
 
@@ -287,69 +223,19 @@ static void *busy_without_cuda(void *unused)
 	return NULL;
 }
 
-static void *busy_with_buffers(void *parent)
+static void busy_parent(void)
 {
-	struct parent *p = parent;
-
-	while (!atomic_load(&stop)) {
-		struct buffer b = p->b;
-		gdr_mh_t mh;
-		void *va;
-
-		expect_is(gdr_cache_get(p->cache, b.dptr, b.size, &mh, &va), 0);
-		expect_is(gdr_cache_put(p->cache, mh), 0);
-		expect_is(gdr_cache_flush(p->cache), 0);
-		map_buffer(p->g, &b);
-		check_copies(&b, b.mh.h);
-		expect_is(gdr_unmap(p->g, b.mh, b.va, b.size), 0);
-		expect_is(gdr_unpin_buffer(p->g, b.mh), 0);
-	}
-	return NULL;
-}
-
-static void fork_among(void *(*busy)(void *), void *arg, void (*child)(void *), void *child_arg)
-{
+	gdr_t g = open_or_fail();
 	pthread_t t[THREADS];
 	int failed = 0;
 
-	for (int i = 0; i < THREADS; i++)
-		start_thread(&t[i], 0, busy, (char *)arg + i * sizeof(struct parent));
+	start_threads(t, THREADS, busy_without_cuda, NULL);
 	sleep_us(20000);
 	for (int i = 0; i < children() && failed < 3; i++)
-		failed += !in_child("with 8 threads inside", child, child_arg, CHILD_S);
+		failed += !in_child("with 8 threads inside", work_in_full, NULL, CHILD_S);
 	atomic_store(&stop, true);
 	join_threads(t, THREADS);
 	expect_is(failed, 0);
-}
-
-static void busy_parent(void)
-{
-	static struct parent unused[THREADS];
-	gdr_t g = open_or_fail();
-
-	fork_among(busy_without_cuda, unused, work_in_full, NULL);
-	whole_life(g, 1);
-	expect_is(gdr_close(g), 0);
-}
-
-static void busy_child(void *parent)
-{
-	expect_is(gdr_cache_flush(((struct parent *)parent)->cache), EACCES);
-	expect_inherited_closed(parent);
-	work_without_cuda(NULL);
-}
-
-static void busy_parent_with_buffers(void)
-{
-	struct parent p[THREADS];
-	gdr_t g = open_or_fail();
-
-	for (int i = 0; i < THREADS; i++) {
-		p[i].g = g;
-		alloc_buffer(g, &p[i].b, 64 * KIB);
-		expect_is(gdr_cache_open(g, MIB, 0, &p[i].cache), 0);
-	}
-	fork_among(busy_with_buffers, p, busy_child, &p[0]);
 	whole_life(g, 1);
 	expect_is(gdr_close(g), 0);
 }
@@ -393,47 +279,6 @@ static void starting_parent(void)
 		failed++;
 	}
 	expect_is(failed, 0);
-}
-
-/* Each generation opens, closes, and ends when it has forked the next one. Returns the one that cannot open. */
-static int first_that_fails(int most)
-{
-	for (int n = 1; n <= most; n++) {
-		gdr_t g = gdr_open();
-		pid_t pid;
-
-		if (!g) {
-			expect_is(errno, EAGAIN);
-			return n;
-		}
-		expect_is(gdr_close(g), 0);
-		pid = fork();
-		expect(pid >= 0);
-		if (pid)
-			_exit(0);
-	}
-	return 0;
-}
-
-/* A handle has 12 bits for its generation: TestTable has the last one, too. */
-static void last_generation(void)
-{
-	int fds[2], n = 0, last = guest_long ? 4096 : 0;
-	pid_t pid;
-
-	expect_is(pipe(fds), 0);
-	fflush(stdout);
-	pid = fork();
-	expect(pid >= 0);
-	if (!pid) {
-		n = first_that_fails(guest_long ? 4097 : 100);
-		expect_is(write(fds[1], &n, sizeof(n)), sizeof(n));
-		_exit(0);
-	}
-	expect_is(close(fds[1]), 0);
-	expect(child_ok("the first generation", wait_child(pid, CHILD_S)));
-	expect_is(read(fds[0], &n, sizeof(n)), sizeof(n));
-	expect_is(n, last);
 }
 
 /* Fork on a thread that is inside the library. */
@@ -530,11 +375,31 @@ static void fork_on_signal(int sig)
 	fork_inside(raw_fork);	/* the thread may have locks of the C library */
 }
 
+static void *busy_with_buffers(void *parent)
+{
+	struct parent *p = parent;
+
+	while (!atomic_load(&stop)) {
+		struct buffer b = p->b;
+		gdr_mh_t mh;
+		void *va;
+
+		expect_is(gdr_cache_get(p->cache, b.dptr, b.size, &mh, &va), 0);
+		expect_is(gdr_cache_put(p->cache, mh), 0);
+		expect_is(gdr_cache_flush(p->cache), 0);
+		map_buffer(p->g, &b);
+		check_copies(&b, b.mh.h);
+		expect_is(gdr_unmap(p->g, b.mh, b.va, b.size), 0);
+		expect_is(gdr_unpin_buffer(p->g, b.mh), 0);
+	}
+	return NULL;
+}
+
 /* SIGABRT comes through to a thread that is inside, on the stack that it has there. */
 static void fork_in_handler(void *flags)
 {
 	struct sigaction act = { .sa_handler = fork_on_signal, .sa_flags = SA_RESTART | (int)(intptr_t)flags };
-	int times = few_children() + 10;
+	int times = scaled(guest_long ? 180 : 20);
 	pthread_t t;
 
 	if (!backend_is("rm"))
@@ -557,46 +422,14 @@ static void fork_in_handler(void *flags)
 	expect_is(gdr_close(inside.g), 0);
 }
 
-/* Forks that the C library does not see. */
-
-static void fork_by(const char *what, pid_t (*how)(void), const struct parent *p,
-		    void (*child)(void *))
-{
-	for (int i = 0; i < few_children(); i++) {
-		fflush(stdout);
-		expect(in_child_by(how, what, child, (void *)p));
-	}
-}
-
-static void raw_forks(void)
-{
-	struct parent p = { .g = open_or_fail() };
-
-	fork_by("raw clone", raw_fork, &p, work_in_full);
-	if (_Fork)
-		fork_by("_Fork", _Fork, &p, work_in_full);
-	furnish(&p);
-	check_copies(&p.b, 1);
-	fork_by("raw clone, with handles", raw_fork, &p, refused_child);
-	fork_by("raw clone, with handles and an own core", raw_fork, &p, no_cuda_child);
-	check_copies(&p.b, 2);
-	expect_is(gdr_close(p.g), 0);
-}
-
 const struct guest_case cases[] = {
-	{ "fork before the first open: the child works in full", before_open, 120, 600 },
-	{ "fork after it: every function refuses inherited handles", NULL, 120, 0, with_handles, refused_child },
+	{ "fork after the open: every function refuses inherited handles", NULL, 120, 0, with_handles, refused_child },
 	{ "with CUDA up in the parent: the child opens, and gets errors", NULL, 120, 0, with_handles, no_cuda_child },
-	{ "an idle parent: children open anew and work in full", idle_parent, 120, 900 },
-	{ "several threads in the child", threads_in_child, 120, 900 },
 	{ "grandchildren", grandchildren, 240, 0 },
-	{ "100 generations, or 4,095 and no more", last_generation, 120, 600 },
 	{ "8 parent threads inside: children work in full", busy_parent, 240, 1800 },
-	{ "8 parent threads pin, map, copy and use caches", busy_parent_with_buffers, 240, 1800 },
 	{ "the runtime is just starting", starting_parent, 240, 1800 },
 	{ "a thread that is inside forks in a hook of mmap", fork_in_hook, 120, 0 },
 	{ "a thread that is inside forks in a handler", NULL, 120, 900, fork_in_handler, 0 },
 	{ "the same, on another stack", NULL, 120, 900, fork_in_handler, (void *)SA_ONSTACK },
-	{ "raw clone and _Fork", raw_forks, 120, 600 },
 	{ 0 }
 };
