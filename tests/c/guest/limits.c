@@ -9,7 +9,6 @@
 #include "cuda.h"
 
 #include <linux/capability.h>
-#include <linux/sched.h>
 #include <sched.h>
 
 #define NOBODY 65533
@@ -53,46 +52,25 @@ static void expect_go_threads(void)
 }
 
 /* gdr_open either works or says why not. */
-static void open_or_errno(int want, int or_else)
+static void open_or_errno(void)
 {
-	int error;
 	gdr_t g;
 
 	errno = 0;
 	g = gdr_open();
-	error = errno;
 	if (g) {
 		expect_is(gdr_close(g), 0);
 		return;
 	}
-	if (error != or_else)
-		expect_is(error, want);
+	if (errno != EAGAIN)
+		expect_is(errno, ENOMEM);
 	/* What is lacking may be memory for the core, whose runtime then runs. */
 	if (count_threads_settled(1) != 1)
 		expect_go_threads();
 }
 
-/* A number of threads that there is room for. */
-static void open_with_room(void *room)
-{
-	become_somebody(54399);
-	set_limit(RLIMIT_NPROC, 1 + *(int *)room);
-	open_or_errno(EAGAIN, EAGAIN);
-	/* And again: nothing was spoilt. */
-	open_or_errno(EAGAIN, EAGAIN);
-}
-
+/* A thread too few is no start, and none of the next gdr_open's failures. */
 static void few_threads(void)
-{
-	if (geteuid())
-		skip_case("only root can become another user");
-	for (int i = 0; i < scaled(10); i++)
-		for (int room = 0; room < 10; room++)
-			expect(in_child("with few threads", open_with_room, &room, 20));
-}
-
-/* A failure is none of the next gdr_open's. */
-static void room_again(void)
 {
 	struct rlimit was, low;
 	gdr_t g;
@@ -100,11 +78,14 @@ static void room_again(void)
 	expect_is(getrlimit(RLIMIT_NPROC, &was), 0);
 	become_somebody(54398);
 	low = was;
-	low.rlim_cur = 3;
-	expect_is(setrlimit(RLIMIT_NPROC, &low), 0);
-	errno = 0;
-	expect(!gdr_open());
-	expect_is(errno, EAGAIN);
+	for (int room = 0; room < GO_THREADS; room++) {
+		low.rlim_cur = 1 + room;
+		expect_is(setrlimit(RLIMIT_NPROC, &low), 0);
+		errno = 0;
+		expect(!gdr_open());
+		expect_is(errno, EAGAIN);
+		expect_is(count_threads_settled(1), 1);
+	}
 	expect_is(setrlimit(RLIMIT_NPROC, &was), 0);
 	g = open_or_fail();
 	whole_life(g, 1);
@@ -156,7 +137,7 @@ static void threads_used_up(void)
 static void open_with_space(void *mib)
 {
 	set_limit(RLIMIT_AS, *(long *)mib * MIB);
-	open_or_errno(ENOMEM, EAGAIN);
+	open_or_errno();
 }
 
 static void little_space(void)
@@ -224,11 +205,8 @@ static void *populated(size_t bytes)
 	return mem;
 }
 
-#define NO_MMAP -1
-struct end {
-	int limit;	/* RLIMIT_*, or NO_MMAP */
-	int threads;
-};
+#define NO_MMAP -1	/* beside RLIMIT_* */
+#define PINNERS 8
 
 /* What was lacking is there again. */
 static void pin_again(gdr_t g, unsigned long dptr)
@@ -261,38 +239,34 @@ static void many_handles(void)
 
 static void pin_to_the_end(void *end)
 {
-	const struct end *e = end;
-	int threads = e->threads;
-	long most = scaled(60000) / threads;
-	struct pins p[8];
-	pthread_t t[8];
+	int what = *(int *)end;
+	long most = scaled(60000) / PINNERS;
+	struct pins p[PINNERS];
+	pthread_t t[PINNERS];
 	struct buffer b;
 	gdr_t g = open_with_context();
-	gdr_mh_t *mh = populated(threads * most * sizeof(*mh));
-	gdr_t *more = populated(threads * most * sizeof(*more));
+	gdr_mh_t *mh = populated(PINNERS * most * sizeof(*mh));
+	gdr_t *more = populated(PINNERS * most * sizeof(*more));
 
 	alloc_buffer(g, &b, 64 * KIB);
-	for (int i = 0; i < threads; i++)
-		p[i] = (struct pins){
-			.g = g, .dptr = b.dptr, .most = most,
-			.mh = mh + i * most, .more = more + i * most,
-		};
-	for (int i = 0; i < threads; i++)
+	for (int i = 0; i < PINNERS; i++) {
+		p[i] = (struct pins){ g, b.dptr, mh + i * most, more + i * most, most };
 		start_thread(&t[i], 0, pin_all, &p[i]);
-	while (atomic_load(&ready) < threads)
+	}
+	while (atomic_load(&ready) < PINNERS)
 		sleep_us(100);
-	if (e->limit == NO_MMAP)
+	if (what == NO_MMAP)
 		refuse_call(SYS_mmap);
 	else
-		limit(e->limit, true);
+		limit(what, true);
 	atomic_store(&go, true);
-	join_threads(t, threads);
-	for (int i = 0; i < threads; i++)
+	join_threads(t, PINNERS);
+	for (int i = 0; i < PINNERS; i++) {
 		note("%ld pins, %ld more opens, then errno %d", p[i].made, p[i].opened, p[i].rc);
-	for (int i = 0; on_doubles() && i < threads; i++)
-		expect(p[i].rc == ENOMEM || (!p[i].rc && p[i].made == most) || p[i].opened == most);
-	if (e->limit != NO_MMAP) {
-		limit(e->limit, false);
+		expect(!on_doubles() || p[i].rc == ENOMEM || (!p[i].rc && p[i].made == most) || p[i].opened == most);
+	}
+	if (what != NO_MMAP) {
+		limit(what, false);
 		pin_again(g, b.dptr);
 	}
 	expect_is(gdr_mem_free(g, b.mem), 0);
@@ -327,7 +301,7 @@ static void use_maps_up(long leave)
 static void open_with_maps(void *leave)
 {
 	use_maps_up(*(long *)leave);
-	open_or_errno(ENOMEM, EAGAIN);
+	open_or_errno();
 }
 
 static void few_maps(void)
@@ -355,26 +329,6 @@ static void unmap_with_no_maps(void)
 	expect(!is_shared(b.va));
 	expect_is(gdr_unpin_buffer(g, b.mh), 0);
 	expect_is(gdr_close(g), 0);
-}
-
-static void open_with_little_locked(void *mib)
-{
-	set_limit(RLIMIT_MEMLOCK, *(long *)mib * MIB);
-	become_somebody(NOBODY);
-	expect_is(mlockall(MCL_FUTURE), 0);
-	open_or_errno(EAGAIN, ENOMEM);
-}
-
-static void little_locked(void)
-{
-	struct rlimit l;
-
-	if (geteuid())
-		skip_case("only root can become another user");
-	expect_is(getrlimit(RLIMIT_MEMLOCK, &l), 0);
-	for (int i = 0; i < scaled(10); i++)
-		for (long mib = 1; mib <= 4096 && mib * MIB <= l.rlim_max; mib *= 2)
-			expect(in_child("with little to lock", open_with_little_locked, &mib, 20));
 }
 
 /* The private memory that can be read. mlockall fills it, on a kernel without a zero page with memory. */
@@ -440,29 +394,6 @@ static void unmap_leaves_nothing(void)
 	}
 	expect(readable_kib() < before + 1024);
 	expect_is(gdr_close(g), 0);
-}
-
-/* As the kernel has it, for the headers of glibc before 2.41 do not. */
-struct attributes {
-	uint32_t size, policy;
-	uint64_t flags;
-	int32_t nice;
-	uint32_t priority;
-	uint64_t runtime, deadline, period;
-};
-
-/* Such a thread may make no other. */
-static void deadline(void)
-{
-	struct attributes a = {
-		.size = sizeof(a), .policy = 6 /* SCHED_DEADLINE */,
-		.runtime = 10000000, .deadline = 30000000, .period = 30000000,
-	};
-
-	if (syscall(SYS_sched_setattr, 0, &a, 0))
-		skip_case("sched_setattr: %s", strerror(errno));
-	for (int i = 0; i < 100; i++)
-		open_or_errno(EAGAIN, EAGAIN);
 }
 
 /* Each of the library's threads: normal policy and timer slack, all CPUs that the process had. */
@@ -592,23 +523,18 @@ const struct guest_case cases[] = {
 	{ "a libcuda that does not load is no lack of one", broken_cuda, 60, 0 },
 	{ "with a broken libcuda", with_broken_cuda },
 	{ "a sandbox without access(2)", nodes_not_told, 60, 0 },
-	{ "room for few threads", few_threads, 120, 0 },
-	{ "gdr_open works once there is room", room_again, 60, 0 },
+	{ "room for few threads, and then for all", few_threads, 120, 0 },
 	{ "no more threads after the open", threads_used_up, 240, 0 },
 	{ "little address space", little_space, 120, 0 },
-	{ "address space used up after the open", NULL, 120, 0, pin_to_the_end, &(struct end){ RLIMIT_AS, 1 } },
-	{ "memory to write to used up after the open", NULL, 120, 0, pin_to_the_end, &(struct end){ RLIMIT_DATA, 1 } },
-	{ "mmap refused after the open", NULL, 120, 0, pin_to_the_end, &(struct end){ NO_MMAP, 1 } },
-	{ "address space used up, eight threads", NULL, 120, 0, pin_to_the_end, &(struct end){ RLIMIT_AS, 8 } },
-	{ "memory to write to used up, eight threads", NULL, 120, 0, pin_to_the_end, &(struct end){ RLIMIT_DATA, 8 } },
+	{ "address space used up after the open", NULL, 120, 0, pin_to_the_end, &(int){ RLIMIT_AS } },
+	{ "memory to write to used up after the open", NULL, 120, 0, pin_to_the_end, &(int){ RLIMIT_DATA } },
+	{ "mmap refused after the open", NULL, 120, 0, pin_to_the_end, &(int){ NO_MMAP } },
 	{ "memory to write to used up by 270,000 handles", many_handles, 120, 0 },
 	{ "few mappings", few_maps, 120, 0 },
 	{ "an unmap with no mapping left", unmap_with_no_maps, 60, 0 },
-	{ "little memory that may be locked", little_locked, 120, 0 },
 	{ "all memory is locked", NULL, 60, 0, locked, NULL },
 	{ "memory is locked after the open", NULL, 60, 0, locked, (void *)true },
 	{ "an unmap leaves no memory", unmap_leaves_nothing, 60, 0 },
-	{ "SCHED_DEADLINE", deadline, 60, 0 },
 	{ "SCHED_FIFO on one CPU, timer slack of 1 s", real_time, 60, 0 },
 	{ 0 }
 };
