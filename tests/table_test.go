@@ -262,7 +262,7 @@ var guests = []Program{
 	{Name: "threads", Holds: "any call from any thread by a model; 64 threads open first at once; threads that call once leave nothing", On: all, Cases: Guest},
 	{Name: "fork", Holds: "a child opens in full, whatever its parent was doing; inherited handles are EACCES; grandchildren", On: all, Cases: Guest},
 	{Name: "loader", Holds: "a fork while threads are in the loader; gdr_open in a constructor", On: all, Cases: Guest},
-	{Name: "fds", Holds: "exec leaves no descriptor; out of descriptors is an errno, and back", On: all, Cases: Guest},
+	{Name: "fds", Holds: "out of descriptors is an errno, and back", On: all, Cases: Guest},
 	{Name: "hooks", Holds: "a hook of mmap or munmap calls any function, or setresuid, or waits for a thread that does", On: all, Cases: Guest},
 	{Name: "lazy", Holds: "loading starts nothing; dlclose and dlopen again; two copies; a preloaded copy, or an older library linked statically, whose names come first; the file is gone", On: all, Cases: Guest},
 }
