@@ -264,7 +264,7 @@ var guests = []Program{
 	{Name: "loader", Holds: "a fork while threads are in the loader; gdr_open in a constructor", On: all, Cases: Guest},
 	{Name: "fds", Holds: "out of descriptors is an errno, and back", On: all, Cases: Guest},
 	{Name: "hooks", Holds: "a hook of mmap or munmap calls any function, or setresuid, or waits for a thread that does", On: all, Cases: Guest},
-	{Name: "lazy", Holds: "loading starts nothing; dlclose and dlopen again; two copies; a preloaded copy, or an older library linked statically, whose names come first; the file is gone", On: all, Cases: Guest},
+	{Name: "lazy", Holds: "loading starts nothing; dlclose and dlopen again; a preloaded copy, whose names come first; the file is gone", On: all, Cases: Guest},
 }
 
 // For a program without libcuda, which has the simulated driver's mmap.
