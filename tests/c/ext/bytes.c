@@ -64,7 +64,7 @@ static void check_bytes(gdr_t g, cu_ptr p, size_t size)
 static void any_alignment(void)
 {
 	static const struct { size_t at, size; } of[] = {
-		{ 0, 8 }, { 0, BYTES }, { 100, 3 }, { 4096, 4096 }, { 4095, 2 }, { 65536 - 4, 100 }, { 65536, 65536 },
+		{ 4096, 4096 }, { 0, 8 }, { 0, BYTES }, { 100, 3 }, { 4095, 2 }, { 65536 - 4, 100 }, { 65536, 65536 },
 		{ 65537, 65535 }, { 5 * 65536 + 4097, 131072 }, { BYTES - 1, 1 }, { 12345, BYTES - 12345 },
 	};
 	gdr_t g = open_current();

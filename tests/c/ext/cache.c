@@ -477,32 +477,6 @@ static void many_caches(void)
 	expect_is(gdr_cache_open(other, MIB, 0, &none), ENOMEM);
 }
 
-/* When the driver has no room for one more, others make it. */
-static void no_room(void)
-{
-	gdr_t g = open_or_fail();
-	gdr_cache_t c = open_cache(g, MIB);
-	void (*fail)(const char *name, int result, int nth);
-	unsigned long addr[3];
-	struct held h[3];
-
-	for (int i = 0; i < 3; i++)
-		addr[i] = some_memory(g, NULL);
-	h[0] = visit(c, addr[0], RANGE);
-	h[1] = visit(c, addr[1], RANGE);
-	needs_doubles("a real driver cannot be told to refuse a call");
-	if (backend_is("rm")) {
-		fail = need_symbol("rm_sim_fail");
-		fail("MAP_MEMORY", 0x1a, 1);
-	} else {
-		fail = need_symbol("cuda_sim_fail");
-		fail("cuMemGetHandleForAddressRange", 2, 1);
-	}
-	h[2] = visit(c, addr[2], RANGE);
-	expect(!is_pinned(h[0]) && is_pinned(h[1]) && is_pinned(h[2]));
-	check_bytes(h[2], RANGE, 1);
-}
-
 struct strict {
 	gdr_cache_t c;
 	unsigned long addr;
@@ -712,7 +686,6 @@ const struct guest_case cases[] = {
 	{ "closed with holds", NULL, 30, 0, close_with_holds, NULL },
 	{ "gdr_close with an open cache", NULL, 30, 0, close_with_holds, (void *)true },
 	{ "many caches", many_caches, 30, 0 },
-	{ "no room for one more", no_room, 30, 0 },
 	{ "a hit makes no system call", no_system_calls, 30, 0 },
 	{ "many threads", many_threads, 60, 300 },
 	{ "the same miss in many threads", same_miss, 60, 0 },
