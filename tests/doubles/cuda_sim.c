@@ -334,6 +334,11 @@ SIM_API int cuGetProcAddress(const char *name, void **fn, int version, uint64_t 
 	return cuGetProcAddress_v2(name, fn, version, flags, NULL);
 }
 
+/*
+ * Buffers, host memory, reservations, mappings, references to handles, and the exported descriptors that this process
+ * still has open; with the simulated driver also the memory objects that this process has by clients of others, and
+ * their mappings.
+ */
 SIM_API unsigned long cuda_sim_live(void)
 {
 	unsigned long n;

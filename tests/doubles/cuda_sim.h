@@ -114,7 +114,6 @@ struct mem {
 	struct p2p_tokens tokens;	/* of its last map */
 	struct mem *next;	/* in RM mode: of those with an object */
 	bool host;		/* memory of the host, in RM mode alone */
-	int opener;		/* the device that RM_FREE names: the own one, or of who opened it */
 	uint32_t object;	/* in RM mode: the object, */
 	uint64_t linear;	/* ... the name of the view */
 };
@@ -282,7 +281,7 @@ uint64_t mem_total(void);
 unsigned long mem_count(void);
 struct mem *mem_new(int device, uint64_t size, int *result);
 struct mem *mem_new_host(uint64_t size, int *result);
-struct mem *mem_import_shared(int device, int opener, uint32_t client, uint32_t object, int *result);
+struct mem *mem_import_shared(int device, uint32_t client, uint32_t object, int *result);
 struct mem *mem_import_fd(int fd, int *result);
 struct mem *mem_get(struct mem *m);
 void mem_put(struct mem *m);
@@ -381,12 +380,9 @@ unsigned long rm_live(void);
 /* cuda_sim_mmap.c */
 bool mmap_taken(void);
 
-/* cuda_sim_dmabuf.c */
-bool dmabuf_supported(int device);
-
 /* cuda_sim_export.c */
 int mem_export(struct mem *m, uint64_t offset, uint64_t size, int *fd);
-int dead_fd(int *fd);
+bool dmabuf_supported(int device);
 unsigned long exported_fds(void);
 
 /* cuda_sim_va.c */
@@ -448,11 +444,9 @@ void strict_gone(uint64_t addr);
 		strict_ask(__func__, (uintptr_t)(addr), 1, CALLER); \
 		return how(__func__) ?: leave(__VA_ARGS__);	\
 	}
-#define SIM_CALL(name, ...) SIM_API SIM_ENTRY(enter, name, __VA_ARGS__)
-#define SIM_CALL_CTX(name, ...) SIM_API SIM_ENTRY(enter_ctx, name, __VA_ARGS__)
 
 /*
- * Stands behind the declaration of a function that programs hook by its first bytes (UCX:
+ * Stands behind the declaration of a function, which programs may hook by its first bytes (UCX:
  * "bistro"). The hook moves 12 bytes aside and writes a jump in their place. It knows
  * only the instructions that the real driver's functions begin with. So the entry here
  * begins with the same instructions. Then it jumps to the function, whose own symbol is
@@ -479,11 +473,10 @@ void strict_gone(uint64_t addr);
 #define SIM_HOOKABLE(name)
 #endif
 
-/* SIM_CALL and SIM_CALL_CTX of such a function. */
-#define SIM_HOOKED_CALL(name, params, ...)		\
+#define SIM_CALL(name, params, ...)			\
 	int name params SIM_HOOKABLE(name);		\
 	SIM_ENTRY(enter, name, params, __VA_ARGS__)
-#define SIM_HOOKED_CALL_CTX(name, params, ...)		\
+#define SIM_CALL_CTX(name, params, ...)			\
 	int name params SIM_HOOKABLE(name);		\
 	SIM_ENTRY(enter_ctx, name, params, __VA_ARGS__)
 

@@ -228,7 +228,7 @@ static int alloc(struct ctx *ctx, uint64_t *addr, size_t size, const void *calle
 	return CU_OK;
 }
 
-SIM_HOOKED_CALL_CTX(cuMemAlloc_v2, (uint64_t *addr, size_t size), alloc(current_ctx(), addr, size, CALLER))
+SIM_CALL_CTX(cuMemAlloc_v2, (uint64_t *addr, size_t size), alloc(current_ctx(), addr, size, CALLER))
 
 static int alloc_pitch(struct ctx *ctx, uint64_t *addr, size_t *pitch, size_t width, size_t height, unsigned int element,
 		       const void *caller)
@@ -245,7 +245,7 @@ static int alloc_pitch(struct ctx *ctx, uint64_t *addr, size_t *pitch, size_t wi
 	return result;
 }
 
-SIM_HOOKED_CALL_CTX(cuMemAllocPitch_v2, (uint64_t *addr, size_t *pitch, size_t width, size_t height, unsigned int element),
+SIM_CALL_CTX(cuMemAllocPitch_v2, (uint64_t *addr, size_t *pitch, size_t width, size_t height, unsigned int element),
 		    alloc_pitch(current_ctx(), addr, pitch, width, height, element, CALLER))
 
 /* Nothing has changed if this fails. */
@@ -279,7 +279,7 @@ static int free_at(uint64_t addr)
 }
 
 /* The address identifies the context. As in the real driver, none needs to be current. */
-SIM_HOOKED_CALL(cuMemFree_v2, (uint64_t addr), free_at(addr))
+SIM_CALL(cuMemFree_v2, (uint64_t addr), free_at(addr))
 
 /* Frees the buffers of a context that ends. What UVM does not let go stays. */
 void alloc_forget(struct ctx *ctx)

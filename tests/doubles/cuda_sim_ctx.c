@@ -129,21 +129,19 @@ static int primary_reset(int device)
 
 SIM_CALL(cuDevicePrimaryCtxReset_v2, (int device), primary_reset(device))
 
-SIM_API int cuDevicePrimaryCtxGetState(int device, unsigned int *flags, int *active)
+static int primary_state(int device, unsigned int *flags, int *active)
 {
-	int result = enter(__func__);
+	int result = flags && active ? check_device(device) : CU_INVALID_VALUE;
+	const struct ctx *c = result ? NULL : primaries[device];
 
 	if (result)
 		return result;
-	result = flags && active ? check_device(device) : CU_INVALID_VALUE;
-	if (!result) {
-		const struct ctx *c = primaries[device];
-
-		*flags = c ? c->flags : 0;
-		*active = c && ctx_alive(c);
-	}
-	return leave(result);
+	*flags = c ? c->flags : 0;
+	*active = c && ctx_alive(c);
+	return CU_OK;
 }
+
+SIM_CALL(cuDevicePrimaryCtxGetState, (int device, unsigned int *flags, int *active), primary_state(device, flags, active))
 
 /* Contexts that were made, by anybody. */
 SIM_API unsigned long cuda_sim_contexts(void)
@@ -151,14 +149,7 @@ SIM_API unsigned long cuda_sim_contexts(void)
 	return made;
 }
 
-SIM_API int cuCtxGetCurrent(struct ctx **ctx)
-{
-	int result = enter(__func__);
-
-	if (!result && ctx)
-		*ctx = current_ctx();
-	return result ?: leave(ctx ? CU_OK : CU_INVALID_VALUE);
-}
+SIM_CALL(cuCtxGetCurrent, (struct ctx **ctx), ctx ? (*ctx = current_ctx(), CU_OK) : CU_INVALID_VALUE)
 
 struct ctx no_ctx;
 

@@ -98,7 +98,7 @@ SIM_CALL_CTX(cuMemHostAlloc, (void **addr, size_t size, unsigned int flags),
 	     flags <= 7 ? host_alloc(addr, size, false) : CU_INVALID_VALUE)
 
 /* flags: attached to all streams, 1, or to the host, 2. */
-SIM_HOOKED_CALL_CTX(cuMemAllocManaged, (void **addr, size_t size, unsigned int flags),
+SIM_CALL_CTX(cuMemAllocManaged, (void **addr, size_t size, unsigned int flags),
 		    flags == 1 || flags == 2 ? host_alloc(addr, size, true) : CU_INVALID_VALUE)
 
 /* The memory that starts there. */
@@ -115,7 +115,7 @@ int host_free(uint64_t addr, bool managed)
 	return CU_OK;
 }
 
-SIM_HOOKED_CALL_CTX(cuMemFreeHost, (void *addr), host_free((uint64_t)(uintptr_t)addr, false))
+SIM_CALL_CTX(cuMemFreeHost, (void *addr), host_free((uint64_t)(uintptr_t)addr, false))
 
 static const struct host *first_overlap(uint64_t addr, uint64_t size)
 {

@@ -84,7 +84,7 @@ static int import_map(struct import *i, const struct ipc_handle *h)
 
 	if (device < 0)
 		return CU_INVALID_VALUE;
-	i->mem = mem_import_shared(device, ctx->device, h->client, h->object, &result);
+	i->mem = mem_import_shared(device, h->client, h->object, &result);
 	if (!i->mem)
 		return result;
 	result = h->offset > i->mem->size || h->size > i->mem->size - h->offset ? CU_INVALID_VALUE :

@@ -40,7 +40,7 @@ static struct mem *mem_of(int device, int *result)
 
 	*result = CU_OUT_OF_MEMORY;
 	if (m)
-		*m = (struct mem){ .refs = 1, .id = next_id(), .device = device, .opener = device, .fd = -1 };
+		*m = (struct mem){ .refs = 1, .id = next_id(), .device = device, .fd = -1 };
 	return m;
 }
 
@@ -91,12 +91,10 @@ struct mem *mem_import_fd(int fd, int *result)
 	return m ? filled(m, rm_import_object(m, fd), result) : NULL;
 }
 
-struct mem *mem_import_shared(int device, int opener, uint32_t client, uint32_t object, int *result)
+struct mem *mem_import_shared(int device, uint32_t client, uint32_t object, int *result)
 {
 	struct mem *m = mem_of(device, result);
 
-	if (m)
-		m->opener = opener;
 	return m ? filled(m, rm_import_shared(m, client, object), result) : NULL;
 }
 

@@ -217,9 +217,9 @@ static int alloc_async(uint64_t *addr, size_t size, struct pool *pool, struct st
 	return now ? alloc(current_ctx(), pool, addr, size, caller) : CU_NOT_SUPPORTED;
 }
 
-SIM_HOOKED_CALL_CTX(cuMemAllocAsync, (uint64_t *addr, size_t size, struct stream *stream),
+SIM_CALL_CTX(cuMemAllocAsync, (uint64_t *addr, size_t size, struct stream *stream),
 		    alloc_async(addr, size, default_pool(current_ctx()->device), stream, CALLER))
-SIM_HOOKED_CALL_CTX(cuMemAllocFromPoolAsync,
+SIM_CALL_CTX(cuMemAllocFromPoolAsync,
 		    (uint64_t *addr, size_t size, struct pool *pool, struct stream *stream),
 		    is_default(pool) || is_made(pool) ? alloc_async(addr, size, pool, stream, CALLER) : CU_INVALID_VALUE)
 
@@ -239,5 +239,5 @@ static int free_async(uint64_t addr, const struct stream *stream)
 	return alloc_free(b);
 }
 
-SIM_HOOKED_CALL_CTX(cuMemFreeAsync, (uint64_t addr, struct stream *stream),
+SIM_CALL_CTX(cuMemFreeAsync, (uint64_t addr, struct stream *stream),
 		    free_async(addr, stream))

@@ -285,7 +285,7 @@ void rm_mem_free(struct mem *m)
 	LIST_TAKE(mems, m);
 	munmap(m->view, m->size);
 	view_end(m);
-	object_free(gpus[m->opener].device, m->object);
+	object_free(gpus[m->device].device, m->object);
 }
 
 /* The request has the object, its client and the offset in it. */
@@ -293,32 +293,18 @@ int rm_export_range(const struct mem *m, uint64_t offset, uint64_t size, uint64_
 		    bool mappable, int *fd)
 {
 	uint64_t at = offset + differences.export_offset;
-	struct rm_dmabuf a = {
-		.fd = -1,
-		.client = rm.client,
-		.total_objects = 1,
-		.objects = 1,
-		.total_size = size,
-		.allow_mmap = mappable,
-		.handles = { m->object },
-		.offsets = { at },
-		.sizes = { claimed },
-	};
-	struct rm_dmabuf_2600 old = {
-		.fd = -1,
-		.client = rm.client,
-		.total_objects = 1,
-		.objects = 1,
-		.total_size = size,
-		.handles = { m->object },
-		.offsets = { at },
-		.sizes = { claimed },
-	};
+#define REQUEST { .fd = -1, .client = rm.client, .total_objects = 1, .objects = 1, .total_size = size, \
+		  .handles = { m->object }, .offsets = { at }, .sizes = { claimed } }
+	struct rm_dmabuf a = REQUEST;
+	struct rm_dmabuf_2600 old = REQUEST;
 	bool is_old = rm_kernel_driver() < 570;
-	int failed = is_old ? ioctl(gpus[m->device].fd, RM_EXPORT_DMABUF_2600, &old) :
-			      ioctl(gpus[m->device].fd, RM_EXPORT_DMABUF, &a);
-	uint32_t status = is_old ? old.status : a.status;
+	int failed;
+	uint32_t status;
 
+	a.allow_mmap = mappable;
+	failed = is_old ? ioctl(gpus[m->device].fd, RM_EXPORT_DMABUF_2600, &old) :
+			  ioctl(gpus[m->device].fd, RM_EXPORT_DMABUF, &a);
+	status = is_old ? old.status : a.status;
 	if (failed || status == RM_NOT_SUPPORTED)
 		return CU_NOT_SUPPORTED;
 	*fd = is_old ? old.fd : a.fd;
@@ -395,7 +381,6 @@ int rm_import_object(struct mem *m, int fd)
 	p.device = p.parent = gpus[m->device].device;
 	if (rm_control(RM_CTRL_IMPORT_FD, &p, sizeof(p)))
 		return import_failed(p.object, CU_INVALID_VALUE);
-	m->opener = m->device;
 	return mem_of_foreign(m, p.object);
 }
 

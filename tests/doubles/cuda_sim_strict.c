@@ -25,6 +25,7 @@ static struct own {
 	uint64_t addr, size;
 } *owned;
 
+/* A question is each SIM_QUESTION, and the device's side of copies and sets. */
 SIM_API void cuda_sim_strict(int on)
 {
 	atomic_store(&is_strict, on);

@@ -191,7 +191,7 @@ static int map(uint64_t addr, size_t size, size_t offset, uint64_t id, uint64_t 
 	return CU_OK;
 }
 
-SIM_HOOKED_CALL(cuMemMap, (uint64_t addr, size_t size, size_t offset, uint64_t id, uint64_t flags),
+SIM_CALL(cuMemMap, (uint64_t addr, size_t size, size_t offset, uint64_t id, uint64_t flags),
 		map(addr, size, offset, id, flags, CALLER))
 
 /* CU_OK if the range is one or more whole mappings without a gap. */
@@ -253,7 +253,7 @@ static int unmap(uint64_t addr, size_t size)
 	return CU_OK;
 }
 
-SIM_HOOKED_CALL(cuMemUnmap, (uint64_t addr, size_t size), unmap(addr, size))
+SIM_CALL(cuMemUnmap, (uint64_t addr, size_t size), unmap(addr, size))
 
 static int check_desc(const struct access_desc *d)
 {

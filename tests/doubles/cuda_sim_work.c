@@ -93,24 +93,16 @@ void kernel_wait(void)
 }
 
 /* No modules are modelled, only that it waits. So no handle is one. */
-SIM_API int cuModuleLoadData(void **module, const void *image)
-{
-	int result = enter_ctx(__func__);
-
-	(void)image;
-	if (result)
-		return result;
-	kernel_wait();
-	return leave(module ? CU_NOT_SUPPORTED : CU_INVALID_VALUE);
-}
+SIM_CALL_CTX(cuModuleLoadData, (void **module, const void *image),
+	     ((void)image, kernel_wait(), module ? CU_NOT_SUPPORTED : CU_INVALID_VALUE))
 
 static int no_global(const void *out, const void *size, const void *of, const char *global)
 {
 	return (out || size) && of && global ? CU_INVALID_HANDLE : CU_INVALID_VALUE;
 }
 
-SIM_HOOKED_CALL_CTX(cuModuleGetGlobal_v2,
+SIM_CALL_CTX(cuModuleGetGlobal_v2,
 		    (uint64_t *addr, size_t *size, void *module, const char *global),
 		    no_global(addr, size, module, global))
-SIM_HOOKED_CALL_CTX(cuLibraryGetGlobal, (uint64_t *addr, size_t *size, void *library, const char *global),
+SIM_CALL_CTX(cuLibraryGetGlobal, (uint64_t *addr, size_t *size, void *library, const char *global),
 		    no_global(addr, size, library, global))
