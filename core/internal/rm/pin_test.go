@@ -251,14 +251,6 @@ func TestPinPastTheEnd(t *testing.T) {
 	}
 }
 
-func TestExtentOfAnEntry(t *testing.T) {
-	e := Heard{Base: firstPage, End: firstPage + 4*gpuPage, Offset: 3 * gpuPage, Client: 5, Object: 6}
-	for _, c := range []struct{ first, end, offset, pages int }{{0, 4, 3, 4}, {1, 3, 4, 2}, {-1, 1, 3, 1}, {3, 9, 6, 1}} {
-		want := extent{client: 5, from: 6, offset: uint64(c.offset) * gpuPage, length: uint64(c.pages) * gpuPage}
-		require.Equal(t, want, e.extent(uint64(firstPage+c.first*gpuPage), uint64(firstPage+c.end*gpuPage)))
-	}
-}
-
 // Before a proof nobody believes that memory is gone.
 func TestPinOfGoneMemory(t *testing.T) {
 	sim := cudatest.Need(t)
@@ -269,25 +261,6 @@ func TestPinOfGoneMemory(t *testing.T) {
 		_, err := s.Pin(backend.PinRequest{Addr: firstPage, Size: gpuPage})
 		require.ErrorIs(t, err, unix.EINVAL)
 		require.Equal(t, v == wrong, slices.Contains(sim.Called(), "cuPointerGetAttributes"))
-	}
-}
-
-func TestPinForcesPCIe(t *testing.T) {
-	cudatest.Need(t)
-	for _, coherent := range []bool{false, true} {
-		s, made := (&told{looks: []string{"A"}}).open(t, right, func() bool { return false })
-		g, err := s.gpuAt(0)
-		require.NoError(t, err)
-		g.coherent = coherent
-		p, err := s.Pin(backend.PinRequest{Addr: firstPage, Size: gpuPage, Skip: gpuPage, Flags: backend.PinForcePCIe})
-		if coherent {
-			require.ErrorIs(t, err, unix.EINVAL)
-			require.Empty(t, *made)
-			continue
-		}
-		require.NoError(t, err)
-		require.NoError(t, p.Unpin())
-		require.Equal(t, "+A-A", *made)
 	}
 }
 

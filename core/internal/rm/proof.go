@@ -185,15 +185,10 @@ func (g *gpu) read(object handle, offset, n uint64) ([]byte, error) {
 	return b, errors.Join(sys.Munmap(va, uintptr(hostPage)), p.closeWindows())
 }
 
-// load reads len(b) bytes of GPU memory at va. It reads aligned words where it can,
-// because each load crosses the PCIe bus. va is a number, not a pointer, because a
-// mapping is not Go's memory. load turns it into a pointer.
+// load reads GPU memory at va, whole words from the start of one on: each load crosses the PCIe bus. va is a
+// number, not a pointer, because a mapping is not Go's memory. load turns it into a pointer.
 func load(b []byte, va uintptr) {
-	for len(b) >= 8 && va%8 == 0 {
+	for ; len(b) > 0; b, va = b[8:], va+8 {
 		binary.NativeEndian.PutUint64(b, *(*uint64)(sys.Pointer(va)))
-		b, va = b[8:], va+8
-	}
-	for i := range b {
-		b[i] = *(*byte)(sys.Pointer(va + uintptr(i)))
 	}
 }

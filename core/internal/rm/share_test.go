@@ -93,13 +93,3 @@ func TestLabelOfAnother(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []extent{{offset: 3 * gpuPage, length: 3 * gpuPage}, {length: 2 * gpuPage}}, extents)
 }
-
-// Labels of CUDA's, of which one of a later driver has a meaning that is not known here.
-func TestLabelOfCUDA(t *testing.T) {
-	for _, l := range []label{{}, {First: labelCUDA}, {First: labelCUDA, Runs: [5]run{{7, 7}}, Offset: 5, VA: 6}} {
-		extents, va, err := l.extents()
-		require.NoError(t, err)
-		require.Equal(t, []extent{{}}, extents)
-		require.Zero(t, va)
-	}
-}
