@@ -23,10 +23,8 @@ edited() {
 	check "$edit: behind one" pin "$lib" "$work/edited.so" "the library, its copy, golib"
 }
 
-edited "a run path" patchelf --set-rpath "\$ORIGIN:/run/opengl-driver/lib"
-edited "a run path that the old one's place has no room for" patchelf --set-rpath "/$(printf '%02000d' 0)"
+edited "a run path, for which the old one's place has no room" patchelf --set-rpath "/$(printf '%02000d' 0)"
 edited "another name" patchelf --set-soname libgdrapi-0123456789abcdef.so.2
-edited "a needed library" patchelf --add-needed libm.so.6
 edited "pages of 64 KiB" patchelf --page-size 65536 --set-rpath /opt/lib
 edited "strip" "${STRIP:-strip}" --strip-unneeded
 edited "no notes, no section table's names" "${OBJCOPY:-objcopy}" --strip-all --remove-section='.note.*' --remove-section=.comment

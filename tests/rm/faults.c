@@ -365,38 +365,6 @@ static void each_difference(void)
 		expect(in_child(differing[i].what, differs, (void *)&differing[i], 20));
 }
 
-/* cuda-checkpoint makes the memory anew, for another client. What was pinned before is not it. */
-static void checkpoint(void)
-{
-	int (*away)(void), (*back)(void);
-	gdr_mh_t mh, of_freed;
-	cu_ptr p, freed;
-	void *va;
-
-	needs_doubles("it takes cuda-checkpoint");
-	if (!backend_is("rm"))
-		skip_case("a dma-buf has no client");
-	p = open_with_memory(&(struct kind){ ALLOC, .is_heard = true });
-	away = need_symbol("cuda_sim_checkpoint");
-	back = need_symbol("cuda_sim_restore");
-	fill(p, 1);
-	freed = memory(&(struct kind){ ALLOC });
-	expect_is(gdr_pin_buffer(g, p, SIZE, 0, 0, &mh), 0);
-	expect_is(gdr_pin_buffer(g, freed, SIZE, 0, 0, &of_freed), 0);
-	expect_is(cu.mem_free(freed), 0);
-	expect_is(gdr_map(g, of_freed, &va, SIZE), 0);
-	expect_is(gdr_unmap(g, of_freed, va, SIZE), 0);
-	expect_is(away(), 0);
-	expect_is(back(), 0);
-	expect_is(gdr_map(g, mh, &va, SIZE), EIO);
-	expect_is(gdr_map(g, of_freed, &va, SIZE), 0);
-	expect_is(gdr_unpin_buffer(g, mh), 0);
-	expect_is(gdr_pin_buffer(g, p, SIZE, 0, 0, &mh), 0);
-	expect_is(gdr_map(g, mh, &va, SIZE), 0);
-	expect_filled(va, 1);
-	expect_is(gdr_close(g), 0);
-}
-
 #define SMALL 512
 
 /* What happens to the first memory of a GPU page of small memory. */
@@ -524,7 +492,7 @@ static void each_moment_of(bool is_first)
 			_exit(1);
 		}
 	} while (!outcome->is_over);
-	expect(m.nth > 10);
+	expect(m.nth > 10 && m.nth < 100);	/* a question for each place where other memory can begin */
 }
 
 static void each_moment(void *kind)
@@ -541,54 +509,6 @@ static void each_moment(void *kind)
 	}
 }
 
-/* A page of which the smallest memory has a part: a question for each place where other memory can begin, or none. */
-static void calls_of_a_pin(void *kind)
-{
-	bool is_heard = ((const struct kind *)kind)->is_heard;
-	const unsigned long many = 1000000;
-	gdr_mh_t mh;
-	cu_ptr p;
-
-	needs_doubles("a real driver does not count calls");
-	if (is_heard && !backend_is("rm"))
-		skip_case("dmabuf asks CUDA");
-	kind_of_page = &plain;
-	open_with_memory(kind);
-	find_pools();
-	p = small(SMALL);
-	for (int i = 0; i < 2; i++) {
-		between(NULL, many);
-		expect_is(gdr_pin_buffer(g, p, GPU_PAGE_SIZE, 0, 0, &mh), 0);
-		expect_is(gdr_unpin_buffer(g, mh), 0);
-	}
-	expect(many - between(NULL, 0) < (is_heard ? 1 : 32 + GPU_PAGE_SIZE / SMALL));
-}
-
-/* CUDA does not say how far the pool's object goes. So nothing else of it can be asked for. */
-static void old_driver(void *arg)
-{
-	gdr_mh_t mh;
-	cu_ptr p;
-
-	(void)arg;
-	expect_is(setenv("CUDA_SIM_DRIVER_VERSION", "11060", 1), 0);
-	kind_of_page = &of_pool;
-	open_with_memory(&(struct kind){ ALLOC });
-	find_pools();
-	p = small(SMALL);
-	expect_is(small(SMALL), p + SMALL);
-	give(p);
-	expect_is(gdr_pin_buffer(g, p + SMALL, SMALL, 0, 0, &mh), ENOTSUP);
-}
-
-static void free_start(void)
-{
-	needs_doubles("it takes a driver before CUDA 11.7");
-	if (!backend_is("rm"))
-		skip_case("CUDA exports no page that begins in free space");
-	expect(in_child("an old driver", old_driver, NULL, 20));
-}
-
 const struct guest_case cases[] = {
 	{ "memory of cuMemAlloc", NULL, 120, 0, each_call, &(struct kind){ ALLOC, false, 5 } },
 	{ "memory of cuMemCreate", NULL, 120, 0, each_call, &(struct kind){ CU_EXPORT_NONE, false, 6 } },
@@ -597,12 +517,8 @@ const struct guest_case cases[] = {
 	{ "memory of cuMemAlloc that is heard", NULL, 120, 0, each_call, &(struct kind){ ALLOC, false, 20, true } },
 	{ "memory of cuMemCreate that is heard", NULL, 120, 0, each_call, &(struct kind){ CU_EXPORT_NONE, false, 20, true } },
 	{ "a driver that differs", each_difference, 60, 0 },
-	{ "a map after a checkpoint", checkpoint, 60, 0 },
 	{ "memory beside it comes and goes", NULL, 120, 0, each_moment, (void *)&plain },
 	{ "memory beside it comes and goes, without dma-bufs", NULL, 120, 0, each_moment, (void *)&blind },
 	{ "memory beside it comes and goes, in a pool", NULL, 120, 0, each_moment, (void *)&of_pool },
-	{ "what a pin of a page with little memory asks", NULL, 30, 0, calls_of_a_pin, &(struct kind){ ALLOC } },
-	{ "a pin of heard memory asks nothing", NULL, 30, 0, calls_of_a_pin, &(struct kind){ ALLOC, .is_heard = true } },
-	{ "a page that begins in free space, of an old driver", free_start, 30, 0 },
 	{ 0 }
 };

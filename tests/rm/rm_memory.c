@@ -325,34 +325,6 @@ static void refused(void)
 	end();
 }
 
-static void after_reset(void)
-{
-	int (*primary_reset)(int dev);
-	struct mapping m;
-	volatile uint32_t *w;
-	cu_ctx ctx;
-	cu_ptr p;
-	int dev;
-
-	begin();
-	primary_reset = need_symbol("cuDevicePrimaryCtxReset_v2");
-	expect_is(cu.device_get(&dev, 0), 0);
-	expect_is(cu.mem_alloc(&p, 4 * MIB), 0);
-	expect_is(map_range(&m, p, 4 * MIB), 0);
-	w = m.va;
-	w[5] = 0x4321;
-	expect_is(primary_reset(dev), 0);
-	expect_is(w[5], 0x4321);
-	expect_is(cu.primary_release(dev), 0);
-	expect_is(w[5], 0x4321);
-	expect_is(drop(&m), 0);
-	expect_is(cu.primary_retain(&ctx, dev), 0);
-	expect_is(cu.ctx_set(ctx), 0);
-	expect_is(cu.mem_alloc(&p, 4 * MIB), 0);
-	expect_range(p, 4 * MIB);
-	end();
-}
-
 #define SHARED (8 * MIB)
 
 struct ipc_handle {
@@ -440,38 +412,7 @@ static void from_process(void *gpu)
 	end();
 }
 
-/* Forked before CUDA, with the library open in the parent, too. */
-static void child(void *unused)
-{
-	cu_ptr p;
-
-	g = open_or_fail();
-	start_current(&cu);
-	expect_is(cu.mem_alloc(&p, MIB), 0);
-	expect_range(p, MIB);
-	expect_is(gdr_close(g), 0);
-}
-
-static void fork_before_cuda(void)
-{
-	char name[16] = "";
-	long fds;
-
-	g = open_or_fail();
-	expect_is(gdr_get_backend(g, name, sizeof(name)), 0);
-	note("the backend is %s", name);
-	expect(!strcmp(name, beside_dmabuf() ? "dmabuf|rm" : "rm"));
-	expect(in_child("forked before CUDA", child, NULL, 60));
-	expect_is(gdr_close(g), 0);
-	start_current(&cu);
-	fds = count_fds();
-	g = open_or_fail();
-	expect_is(count_fds(), fds);
-	end();
-}
-
 const struct guest_case cases[] = {
-	{ "a child that was forked before CUDA", fork_before_cuda, 60 },
 	{ "memory of cuMemAlloc", plain, 60, 600 },
 	{ "64 KiB windows around small buffers of it", small_buffers, 60 },
 	{ "a range of several allocations, or past their end", several_allocations, 30 },
@@ -481,6 +422,5 @@ const struct guest_case cases[] = {
 	{ "managed memory, memory of the host, the stack", refused, 30 },
 	{ "another process's memory, by CUDA IPC", NULL, 60, 0, from_process, (void *)0 },
 	{ "another process's memory, of another GPU", NULL, 60, 0, from_process, (void *)1 },
-	{ "after cuDevicePrimaryCtxReset", after_reset, 30 },
 	{ NULL },
 };
