@@ -50,10 +50,15 @@ def test_calls_and_flags_are_the_headers():
         "CURRENT_CONTEXT_BIT": 1, "FORCE_NON_COHERENT_BIT": 2, "REQUIRE_COHERENT_BIT": 4}
 
 
-def test_free_may_come_twice(handle):
-    memory = RawMemory(handle, SIZE)
+def test_free_may_come_twice(cuda, monkeypatch):
+    """The library is closed with its last memory."""
+    closed, close = [], vkgdr._lib.vkgdr_close
+    monkeypatch.setattr(vkgdr._lib, "vkgdr_close", lambda g: (closed.append(g), close(g)))
+    memory = RawMemory(Vkgdr(0), SIZE)
+    assert not closed
     memory.free()
     memory.free()
+    assert len(closed) == 1
     for use in (len, lambda m: m.device_ptr, lambda m: m.flush(0, 1), lambda m: m.invalidate(0, 1)):
         with pytest.raises(VkgdrError, match="freed"):
             use(memory)
