@@ -19,6 +19,20 @@ func with(s symbol, fn any) *Driver {
 	return d
 }
 
+// A driver before CUDA 11.7 does not know what one object is mapped to, and is not asked again.
+func TestMemoryAtOfAnOldDriver(t *testing.T) {
+	if !cudatest.InChild(t, "CUDA_SIM_DRIVER_VERSION=11060") {
+		return
+	}
+	p := cudatest.Need(t).MemAlloc(0, 3<<20)
+	for range 2 {
+		m, err := load1(t).MemoryAt(p)
+		require.NoError(t, err)
+		require.EqualValues(t, 3<<20, m.Size)
+		require.True(t, noMappings.Load())
+	}
+}
+
 // What a driver may answer that no double does.
 func TestMemoryOfOtherDrivers(t *testing.T) {
 	defer func(was bool) { noMappings.Store(was) }(noMappings.Load())
