@@ -81,6 +81,14 @@ func TestInterruptedCallsAreMadeAgain(t *testing.T) {
 	}
 }
 
+func TestReserve(t *testing.T) {
+	page := uintptr(os.Getpagesize())
+	va, err := Reserve(page)
+	require.NoError(t, err)
+	require.False(t, Readable(va), "an access faults")
+	require.NoError(t, Munmap(va, page))
+}
+
 // Memory that cannot be read is reported, and raises no signal.
 func TestReadable(t *testing.T) {
 	page := uintptr(os.Getpagesize())
