@@ -208,6 +208,22 @@ def test_the_keeper_stops_ends_and_is_back(store, keeper, cuda, serves, monkeypa
     assert again.keys() == arrays.keys() and cuda.read(again["w1"].address, 100) == bytes([2]) * 100
 
 
+def test_a_keeper_that_stores_for_long(store, keeper, make, monkeypatch):
+    ask = keep._Talk.ask
+
+    def stopped(talk, question, *rest):
+        if question["op"] == "fds":
+            keeper.process.send_signal(signal.SIGSTOP)
+            threading.Timer(0.5, keeper.process.send_signal, [signal.SIGCONT]).start()
+            monkeypatch.setattr(keep, "_PATIENCE", 0.01)
+        return ask(talk, question, *rest)
+
+    monkeypatch.setattr(keep._Talk, "ask", stopped)
+    store.keep("llama", {"one": make()}, "v1")
+    monkeypatch.undo()
+    assert store.has("llama", "v1")
+
+
 def test_gpus_by_their_uuids(store, cuda, make, monkeypatch):
     assert [keep._device(keep._uuid(device)) for device in range(cuda.gpus())] == list(range(cuda.gpus()))
     gpu = keep._uuid(0)
