@@ -313,9 +313,9 @@ long count_threads_settled(long want)
 	return count_threads();
 }
 
-long count_maps(bool files_only)
+long count_maps(void)
 {
-	return count_maps_of(files_only ? "/" : "");
+	return count_maps_of("");
 }
 
 long rss_kib(void)

@@ -163,7 +163,7 @@ bool is_named(const char *tid, const char *want);
 
 /* Lines of /proc/self/maps that have the text. */
 long count_maps_of(const char *text);
-long count_maps(bool files_only);
+long count_maps(void);
 
 /* Whether memory of a file or a device is there; the range may have other memory by now. */
 bool is_shared(const void *va);

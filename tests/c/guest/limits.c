@@ -288,7 +288,7 @@ static long max_maps(void)
 /* Leaves room for some mappings. */
 static void use_maps_up(long leave)
 {
-	long want = (max_maps() - count_maps(false) - leave) / 2, page = sysconf(_SC_PAGESIZE);
+	long want = (max_maps() - count_maps() - leave) / 2, page = sysconf(_SC_PAGESIZE);
 	char *p = mmap(NULL, 2 * want * page, PROT_NONE,
 		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 

@@ -168,11 +168,11 @@ static void come_and_go(void)
 	make_buffer(s.g, &s.b, 64 * KIB);
 	for (int i = 0; i < 200; i++)
 		run_thread(0, one_call, &s);
-	maps = count_maps(false);
+	maps = count_maps();
 	rss = rss_kib();
 	for (int i = 0; i < scaled(guest_long ? 80000 : 3000); i++)
 		run_thread(0, one_call, &s);
-	expect(count_maps(false) <= maps + 8);
+	expect(count_maps() <= maps + 8);
 	expect(rss_kib() <= rss + 4096);
 	drop_buffer(s.g, &s.b);
 	expect_is(gdr_close(s.g), 0);
