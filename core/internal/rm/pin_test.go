@@ -282,6 +282,34 @@ func TestProofOfOtherMemory(t *testing.T) {
 	require.Equal(t, "+O-O", *made)
 }
 
+// The GPU of a parent is asked for once, and anew when a client's devices may be others. 6 is a device, 7 a subdevice.
+func TestGPUOfParent(t *testing.T) {
+	cudatest.Need(t)
+	s, _ := (&told{}).open(t, right, nil)
+	process.owners.Store(nil)
+	t.Cleanup(func() { process.owners.Store(nil) })
+	var asked uint32
+	s.client.ioctl = func(_ int, _ uint32, arg unsafe.Pointer) error {
+		switch a := (*controlArgs)(arg); {
+		case a.command == controlSubdevice && a.object == 6:
+			(*subdevice)(sys.Pointer(uintptr(a.params))).object = 60
+		case a.command == controlGPUID && (a.object == 60 || a.object == 7):
+			asked++
+			*(*uint32)(sys.Pointer(uintptr(a.params))) = asked
+		default:
+			a.status = statusInvalidObject
+		}
+		return nil
+	}
+	for _, c := range []struct{ clients, client, parent, want uint32 }{
+		{1, 5, 6, 1}, {1, 5, 6, 1}, {1, 4, 6, 2}, {1, 5, 7, 3}, {1, 5, 6, 1}, {2, 5, 6, 4},
+	} {
+		got, err := s.gpuOfParent(Hearing{Clients: c.clients}, Heard{Client: c.client, Parent: c.parent, Control: s.client.fd})
+		require.NoError(t, err)
+		require.Equal(t, c.want, got, "%+v", c)
+	}
+}
+
 // The last session that holds the client closes it. A client that the host has closed is abandoned.
 func TestHold(t *testing.T) {
 	cudatest.NeedRaw(t)

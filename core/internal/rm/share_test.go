@@ -73,7 +73,6 @@ func TestLabelOfAnother(t *testing.T) {
 		"another version":              {one, func(l *label) { l.Magic++ }, unix.EINVAL},
 		"the label before":             {label{}, func(l *label) { l.First = labelMagic - 1 }, unix.EINVAL},
 		"another first word of CUDA's": {label{}, func(l *label) { l.First = 6 }, unix.EINVAL},
-		"a pool":                       {label{}, func(l *label) { l.First = labelPool }, unix.ENOTSUP},
 		"no object":                    {one, func(l *label) { l.Runs[4].Count = 0 }, unix.EINVAL},
 		"an object of no bytes":        {one, func(l *label) { l.Runs[4].Pages = 0 }, unix.EINVAL},
 		"one object that CUDA refuses": {one, func(l *label) { l.First = labelMagic }, unix.EINVAL},
