@@ -271,6 +271,7 @@ var guests = []Program{
 const rmMmap = "RM_MMAP=$B/doubles/rm_mmap.so"
 
 var exts = []Program{
+	{Name: "race", Holds: "copies beside unmap, unpin and close of other mappings, and through stale handles: no byte of another mapping", On: all, Cases: Guest},
 	{Name: "bytes", Holds: "gdr_pin_bytes; SYNC_MEMOPS is set on own bytes, and on no others", On: all, Cases: Guest},
 	{Name: "cache", Holds: "a cache has no hit after a free; flush, close, limits", On: all, Cases: Guest},
 	{Name: "many", Holds: "gdr_copy_to_mapping_v and gdr_copy_from_mapping_v", On: all, Cases: Guest},

@@ -3,7 +3,7 @@ package rm
 // This file has the requests of NVIDIA's resource manager that this backend makes.
 // They are the same in open-gpu-kernel-modules 535, 550, 570, 580 and 595. A
 // request's number contains the size of its struct. So a driver with another struct
-// answers EINVAL. The simulated driver (tests/doubles/nvrm/uapi.go) has the structs of NVIDIA's headers.
+// answers EINVAL. TestLayout has the sizes and offsets of NVIDIA's headers.
 
 // handle names a client, or an object of a client. 0 names nothing.
 type handle uint32
