@@ -256,7 +256,7 @@ var table = []Group{
 
 var guests = []Program{
 	{Name: "hosts", Holds: "a host may close all descriptors and reuse their numbers, and change its environment after the open; errno stays; a privileged program takes nothing from its environment", On: all, Cases: Guest},
-	{Name: "footprint", Holds: "linking starts nothing; limits, modes and the environment stay; no thread runs when idle; gdr_open takes less than 8 MB; memory stays flat", On: all, Cases: Guest},
+	{Name: "footprint", Holds: "limits and modes stay; no thread runs when idle; gdr_open takes less than 8 MB; memory stays flat", On: all, Cases: Guest},
 	{Name: "signals", Holds: "dispositions, masks and alternate stacks stay; no thread of the library takes a signal; cancellation, siglongjmp, 64 KiB of stack; SIGSYS, SIGFPE and their like, sent to threads inside, run on the host's stack", On: all, Cases: Guest},
 	{Name: "limits", Holds: "few threads, mappings, little memory, SCHED_FIFO, mlockall, no GPU: it opens, or an errno", On: all, Cases: Guest},
 	{Name: "threads", Holds: "any call from any thread by a model; 64 threads open first at once; threads that call once leave nothing", On: all, Cases: Guest},

@@ -3,7 +3,7 @@
  * guest/lazy.c - loading the library starts nothing.
  *
  * This program is not linked to the library: it loads it by dlopen, as NCCL
- * does. (guest_footprint is linked, and looks at that.)
+ * does.
  */
 #include "api.h"
 
