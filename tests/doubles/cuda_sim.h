@@ -237,23 +237,8 @@ int fault(const char *name);
 /* What is alive of this library's own: see cuda_sim_live(). */
 extern unsigned long live;
 
-/* The end of a call that answers one number. */
-static inline int give(int *to, int value)
-{
-	if (!to)
-		return CU_INVALID_VALUE;
-	*to = value;
-	return CU_OK;
-}
-
-/* The same of a size. */
-static inline int give_size(size_t *to, size_t value)
-{
-	if (!to)
-		return CU_INVALID_VALUE;
-	*to = value;
-	return CU_OK;
-}
+/* The end of a call that answers one value. */
+#define GIVE(to, value) ((to) ? (*(to) = (value), CU_OK) : CU_INVALID_VALUE)
 
 /* cuda_sim_device.c */
 int check_device(int device);
@@ -323,9 +308,6 @@ int rm_share(const struct mem *m, uint32_t *client_src, uint32_t *object);
 uint32_t rm_device(int device);
 uint32_t rm_subdevice(int device);
 void rm_uuid(int device, uint8_t uuid[16]);
-void rm_views_end(void);
-int rm_views_again(void);
-int rm_client_again(void);
 
 /* cuda_sim_object.c */
 extern struct rm {
@@ -338,7 +320,7 @@ void rm_handle_put(uint32_t handle);
 int rm_alloc(uint32_t parent, uint32_t class, void *params, size_t size, uint32_t *object);
 uint32_t rm_control(uint32_t cmd, void *params, size_t size);
 int rm_free(uint32_t parent, uint32_t object);
-int object_add(uint32_t parent, uint32_t handle, bool foreign);
+int object_add_foreign(uint32_t parent, uint32_t handle);
 int object_new(uint32_t parent, uint32_t class, uint64_t size, uint32_t *handle);
 void object_free(uint32_t parent, uint32_t handle);
 bool objects_foreign(void);
@@ -387,7 +369,7 @@ unsigned long exported_fds(void);
 
 /* cuda_sim_va.c */
 int va_init(void);
-int va_take(uint64_t size, uint64_t align, uint64_t want, bool reservation, uint64_t *addr);
+int va_take(uint64_t size, uint64_t align, bool reservation, uint64_t *addr);
 void va_release(uint64_t addr);
 struct va *va_find(uint64_t addr);
 bool va_is_device(uint64_t addr, uint64_t size);

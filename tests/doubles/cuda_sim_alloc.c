@@ -83,7 +83,7 @@ static struct chunk *chunk_new(struct ctx *ctx, uint64_t size, struct pool *pool
 	if (pool)
 		*result = (c->addr = alloc_place(pool, size)) ? chunk_ways(c, pool->mapped) : CU_OUT_OF_MEMORY;
 	else
-		*result = va_take(size, GRANULARITY, 0, false, &c->addr);
+		*result = va_take(size, GRANULARITY, false, &c->addr);
 	if (*result)
 		goto fail_mem;
 	*result = mem_map(c->mem, c->addr, size, ctx, pool);
@@ -190,7 +190,7 @@ static int alloc_big(struct ctx *ctx, uint64_t size, struct buffer **b)
 	m = mem_new(ctx->device, round_up(size, GPU_PAGE), &result);
 	if (!m)
 		return result;
-	result = va_take(round_up(size, GRANULARITY), GRANULARITY, 0, false, &addr);
+	result = va_take(round_up(size, GRANULARITY), GRANULARITY, false, &addr);
 	if (result)
 		goto out;
 	result = mem_map(m, addr, m->size, ctx, false);
@@ -309,7 +309,7 @@ int alloc_from_pool(struct ctx *ctx, struct pool *pool, uint64_t size, struct bu
 }
 
 SIM_CALL_CTX(cuMemGetInfo_v2, (size_t *free_bytes, size_t *total),
-	     give_size(free_bytes, mem_free_bytes(current_ctx()->device)) ?: give_size(total, mem_total()))
+	     GIVE(free_bytes, mem_free_bytes(current_ctx()->device)) ?: GIVE(total, mem_total()))
 
 /* Memory of another GPU is not found. 580.159.04 does the same. */
 static int address_range(uint64_t *base, size_t *size, uint64_t addr)

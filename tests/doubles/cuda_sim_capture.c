@@ -178,7 +178,7 @@ static int capture_status(const struct stream *stream, int *status)
 
 	if (status && !stream_known(stream))
 		return CU_INVALID_HANDLE;
-	return give(status, !c ? NONE : c->lost ? INVALIDATED : ACTIVE);
+	return GIVE(status, !c ? NONE : c->lost ? INVALIDATED : ACTIVE);
 }
 
 SIM_CALL_CTX(cuStreamIsCapturing, (struct stream *stream, int *status),

@@ -154,9 +154,12 @@ static bool host_ok(const void *p, size_t size)
 /* Pieces of words start at multiples of 4, as addresses and buffers do; those of bytes have one byte four times. */
 static void set_piece(uint8_t *mem, uint64_t done, uint64_t size, void *word)
 {
+	uint64_t i = 0;
+
 	(void)done;
-	for (uint64_t i = 0; i < size; i += sizeof(uint32_t))
-		memcpy(mem + i, word, size - i < sizeof(uint32_t) ? size - i : sizeof(uint32_t));
+	for (; i + sizeof(uint32_t) <= size; i += sizeof(uint32_t))
+		memcpy(mem + i, word, sizeof(uint32_t));
+	memcpy(mem + i, word, size - i);
 }
 
 static int set(struct ctx *ctx, uint64_t addr, uint64_t size, uint32_t word)
@@ -173,6 +176,7 @@ static int set(struct ctx *ctx, uint64_t addr, uint64_t size, uint32_t word)
 /* What one call asks for. Without STREAMED it is done at once; else when the stream takes it. */
 struct request {
 	int (*work)(struct ctx *ctx, const struct request *r);
+	bool to, from;		/* of a copy: which sides are the device's */
 	bool streamed;
 	struct stream *stream;
 	uint64_t dst, src;	/* of the device, or the host's */
@@ -202,19 +206,18 @@ static int ask(const char *name, const struct request *r, const void *caller)
 }
 
 /* SYNC_MEMOPS does not change the calls that are asynchronous by name. */
-static bool lands_late(const struct ctx *ctx, const struct request *r, bool to, bool from)
+static bool lands_late(const struct ctx *ctx, const struct request *r)
 {
-	if (!to)
+	if (!r->to)
 		return r->streamed && host_locked(r->dst, r->size);
 	if (r->streamed)
 		return true;
 	if (ctx->flags & CTX_SYNC_MEMOPS || any_sync_memops(r->dst, r->size))
 		return false;
-	return from ? !any_sync_memops(r->src, r->size) : r->size <= STAGED;
+	return r->from ? !any_sync_memops(r->src, r->size) : r->size <= STAGED;
 }
 
-/* to, from: which sides are the device's. */
-static int copy(struct ctx *ctx, const struct request *r, bool to, bool from)
+static int copy(struct ctx *ctx, const struct request *r)
 {
 	bool late, is_read;
 	struct staged *s;
@@ -222,18 +225,18 @@ static int copy(struct ctx *ctx, const struct request *r, bool to, bool from)
 
 	if (!r->size)
 		return CU_OK;
-	if ((!to && !host_ok(host(r->dst), r->size)) || (!from && !host_ok(host(r->src), r->size)))
+	if ((!r->to && !host_ok(host(r->dst), r->size)) || (!r->from && !host_ok(host(r->src), r->size)))
 		return CU_INVALID_VALUE;
-	result = (from ? check(r->src, r->size, ctx->device, false) : CU_OK) ?:
-		 (to ? check(r->dst, r->size, ctx->device, true) : CU_OK);
+	result = (r->from ? check(r->src, r->size, ctx->device, false) : CU_OK) ?:
+		 (r->to ? check(r->dst, r->size, ctx->device, true) : CU_OK);
 	if (result)
 		return result;
-	late = lands_late(ctx, r, to, from);
-	is_read = late && !from && !(r->streamed && host_locked(r->src, r->size));
+	late = lands_late(ctx, r);
+	is_read = late && !r->from && !(r->streamed && host_locked(r->src, r->size));
 	s = malloc(sizeof(*s) + (is_read ? r->size : 0));
 	if (!s)
 		return CU_OUT_OF_MEMORY;
-	*s = (struct staged){ .ctx = ctx, .to = to, .from = from, .dst = r->dst, .src = is_read ? 0 : r->src, .size = r->size };
+	*s = (struct staged){ .ctx = ctx, .to = r->to, .from = r->from, .dst = r->dst, .src = is_read ? 0 : r->src, .size = r->size };
 	if (is_read)
 		memcpy(s->bytes, host(r->src), r->size);
 	*last = s;
@@ -243,28 +246,15 @@ static int copy(struct ctx *ctx, const struct request *r, bool to, bool from)
 	return CU_OK;
 }
 
-static int copy_to(struct ctx *ctx, const struct request *r)
-{
-	return copy(ctx, r, true, false);
-}
-
-static int copy_from(struct ctx *ctx, const struct request *r)
-{
-	return copy(ctx, r, false, true);
-}
-
-static int copy_within(struct ctx *ctx, const struct request *r)
-{
-	return copy(ctx, r, true, true);
-}
-
 /* The addresses tell which sides are the device's. */
 static int copy_any(struct ctx *ctx, const struct request *r)
 {
-	bool to = va_is_device(r->dst, r->size), from = va_is_device(r->src, r->size);
+	struct request q = *r;
 
-	if (to || from)
-		return copy(ctx, r, to, from);
+	q.to = va_is_device(r->dst, r->size);
+	q.from = va_is_device(r->src, r->size);
+	if (q.to || q.from)
+		return copy(ctx, &q);
 	if (r->size && (!r->dst || !r->src))
 		return CU_INVALID_VALUE;
 	flush();
@@ -292,19 +282,19 @@ static int set_words(struct ctx *ctx, const struct request *r)
 	}
 
 ASK(cuMemcpyHtoD_v2, (uint64_t dst, const void *src, size_t size),
-    .work = copy_to, .dst = dst, .src = (uintptr_t)src, .size = size)
+    .work = copy, .to = true, .dst = dst, .src = (uintptr_t)src, .size = size)
 ASK(cuMemcpyDtoH_v2, (void *dst, uint64_t src, size_t size),
-    .work = copy_from, .dst = (uintptr_t)dst, .src = src, .size = size)
+    .work = copy, .from = true, .dst = (uintptr_t)dst, .src = src, .size = size)
 ASK(cuMemcpyDtoD_v2, (uint64_t dst, uint64_t src, size_t size),
-    .work = copy_within, .dst = dst, .src = src, .size = size)
+    .work = copy, .to = true, .from = true, .dst = dst, .src = src, .size = size)
 ASK(cuMemcpy, (uint64_t dst, uint64_t src, size_t size),
     .work = copy_any, .dst = dst, .src = src, .size = size)
 ASK(cuMemcpyHtoDAsync_v2, (uint64_t dst, const void *src, size_t size, struct stream *s),
-    .work = copy_to, .streamed = true, .stream = s, .dst = dst, .src = (uintptr_t)src, .size = size)
+    .work = copy, .to = true, .streamed = true, .stream = s, .dst = dst, .src = (uintptr_t)src, .size = size)
 ASK(cuMemcpyDtoHAsync_v2, (void *dst, uint64_t src, size_t size, struct stream *s),
-    .work = copy_from, .streamed = true, .stream = s, .dst = (uintptr_t)dst, .src = src, .size = size)
+    .work = copy, .from = true, .streamed = true, .stream = s, .dst = (uintptr_t)dst, .src = src, .size = size)
 ASK(cuMemcpyDtoDAsync_v2, (uint64_t dst, uint64_t src, size_t size, struct stream *s),
-    .work = copy_within, .streamed = true, .stream = s, .dst = dst, .src = src, .size = size)
+    .work = copy, .to = true, .from = true, .streamed = true, .stream = s, .dst = dst, .src = src, .size = size)
 ASK(cuMemcpyAsync, (uint64_t dst, uint64_t src, size_t size, struct stream *s),
     .work = copy_any, .streamed = true, .stream = s, .dst = dst, .src = src, .size = size)
 ASK(cuMemsetD8_v2, (uint64_t addr, unsigned char value, size_t n),

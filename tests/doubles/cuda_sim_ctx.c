@@ -149,7 +149,7 @@ SIM_API unsigned long cuda_sim_contexts(void)
 	return made;
 }
 
-SIM_CALL(cuCtxGetCurrent, (struct ctx **ctx), ctx ? (*ctx = current_ctx(), CU_OK) : CU_INVALID_VALUE)
+SIM_CALL(cuCtxGetCurrent, (struct ctx **ctx), GIVE(ctx, current_ctx()))
 
 struct ctx no_ctx;
 
@@ -242,7 +242,7 @@ SIM_CALL(cuCtxDestroy_v2, (struct ctx *ctx), ctx_destroy(ctx))
 /* The old name, for a context without another user. */
 SIM_CALL(cuCtxDetach, (struct ctx *ctx), ctx_destroy(ctx))
 
-SIM_CALL_CTX(cuCtxGetDevice, (int *device), give(device, current_ctx()->device))
+SIM_CALL_CTX(cuCtxGetDevice, (int *device), GIVE(device, current_ctx()->device))
 
 static int ctx_id(struct ctx *ctx, uint64_t *id)
 {
@@ -258,7 +258,7 @@ static int ctx_id(struct ctx *ctx, uint64_t *id)
 /* Without a context: that of the thread. It is the one call that knows a destroyed context. */
 SIM_CALL(cuCtxGetId, (struct ctx *ctx, uint64_t *id), id ? ctx_id(ctx, id) : CU_INVALID_VALUE)
 
-SIM_CALL_CTX(cuCtxGetFlags, (unsigned int *flags), give((int *)flags, (int)current_ctx()->flags))
+SIM_CALL_CTX(cuCtxGetFlags, (unsigned int *flags), GIVE(flags, current_ctx()->flags))
 
 /* Scheduling (bits 0 to 2) and the two flags that a context may change. */
 static int set_flags(struct ctx *ctx, unsigned int flags)

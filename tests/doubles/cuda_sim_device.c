@@ -17,9 +17,9 @@ static int check_call(int device, bool ok)
 	return ok ? check_device(device) : CU_INVALID_VALUE;
 }
 
-SIM_CALL(cuDeviceGetCount, (int *count), give(count, device_count()))
+SIM_CALL(cuDeviceGetCount, (int *count), GIVE(count, device_count()))
 
-SIM_CALL(cuDeviceGet, (int *device, int ordinal), check_call(ordinal, device) ?: give(device, ordinal))
+SIM_CALL(cuDeviceGet, (int *device, int ordinal), check_call(ordinal, device) ?: GIVE(device, ordinal))
 
 static int device_name(char *name, int len, int device)
 {
@@ -52,7 +52,7 @@ SIM_CALL(cuDeviceGetUuid, (unsigned char *uuid, int device), device_uuid(uuid, d
 SIM_CALL(cuDeviceGetUuid_v2, (unsigned char *uuid, int device), device_uuid(uuid, device))
 
 SIM_CALL(cuDeviceTotalMem_v2, (size_t *bytes, int device),
-	 check_call(device, bytes) ?: give_size(bytes, mem_total()))
+	 check_call(device, bytes) ?: GIVE(bytes, mem_total()))
 
 /* Whether a dma-buf can be mapped, and CUDA says so. */
 bool dmabuf_mmap(int device)
@@ -127,7 +127,7 @@ static int give_attribute(int *value, int attr, int device)
 	if (result)
 		return result;
 	v = attribute(attr, device);
-	return v < 0 ? CU_INVALID_VALUE : give(value, v);
+	return v < 0 ? CU_INVALID_VALUE : GIVE(value, v);
 }
 
 SIM_CALL(cuDeviceGetAttribute, (int *value, int attr, int device), give_attribute(value, attr, device))

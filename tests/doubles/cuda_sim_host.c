@@ -247,7 +247,7 @@ void host_forget(const struct ctx *ctx)
 
 /* Host memory has one address on both sides. */
 SIM_CALL_CTX(cuMemHostGetDevicePointer_v2, (uint64_t *dptr, void *addr, unsigned int flags),
-	     !flags && host_locked((uintptr_t)addr, 1) ? give_size(dptr, (uintptr_t)addr) : CU_INVALID_VALUE)
+	     !flags && host_locked((uintptr_t)addr, 1) ? GIVE(dptr, (uintptr_t)addr) : CU_INVALID_VALUE)
 
 bool host_find(uint64_t addr, bool *managed)
 {

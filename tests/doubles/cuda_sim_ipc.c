@@ -88,7 +88,7 @@ static int import_map(struct import *i, const struct ipc_handle *h)
 	if (!i->mem)
 		return result;
 	result = h->offset > i->mem->size || h->size > i->mem->size - h->offset ? CU_INVALID_VALUE :
-		 va_take(i->mem->size, GRANULARITY, 0, false, &i->addr);
+		 va_take(i->mem->size, GRANULARITY, false, &i->addr);
 	if (result)
 		goto fail_mem;
 	result = uvm_begin(&(struct uvm){ .kind = UVM_ALONE, .addr = i->addr, .size = i->mem->size, .owner = device,

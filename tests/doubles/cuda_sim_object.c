@@ -22,9 +22,9 @@ static uint8_t used[HANDLES];
 /* The objects, oldest first; devices and subdevices are not among them. */
 static struct object {
 	struct object *next;
-	uint32_t handle, parent, class;
+	uint32_t handle, parent;
+	uint32_t class;		/* 0: another process's memory */
 	uint64_t size;
-	bool foreign;		/* another process's memory */
 } *objects;
 
 /* The result that a program gets for a status. */
@@ -97,28 +97,28 @@ static int alloc_again(struct object *o)
 	return rm_alloc(o->parent, o->class, &memory, sizeof(memory), &o->handle);
 }
 
-/* The caller has made the object. It is the last on the list. */
-int object_add(uint32_t parent, uint32_t handle, bool foreign)
+/* It is the last on the list. */
+static struct object *add(const struct object *what)
 {
-	struct object **link = &objects, *o = calloc(1, sizeof(*o));
+	struct object **link = &objects, *o = malloc(sizeof(*o));
 
 	if (!o)
-		return CU_OUT_OF_MEMORY;
-	*o = (struct object){ .handle = handle, .parent = parent, .foreign = foreign };
+		return NULL;
+	*o = *what;
 	while (*link)
 		link = &(*link)->next;
-	*link = o;
-	return CU_OK;
+	return *link = o;
 }
 
-static struct object *find(uint32_t handle)
+/* The caller has made the object. */
+int object_add_foreign(uint32_t parent, uint32_t handle)
 {
-	return LIST_FIND(o, objects, o->handle == handle);
+	return add(&(struct object){ .handle = handle, .parent = parent }) ? CU_OK : CU_OUT_OF_MEMORY;
 }
 
 static void forget(uint32_t handle)
 {
-	struct object *o = find(handle);
+	struct object *o = LIST_FIND(o, objects, o->handle == handle);
 
 	rm_handle_put(handle);
 	if (!o)
@@ -131,14 +131,9 @@ static void forget(uint32_t handle)
 int object_new(uint32_t parent, uint32_t class, uint64_t size, uint32_t *handle)
 {
 	uint32_t h = rm_handle_take();
-	int result = object_add(parent, h, false);
-	struct object *o = find(h);
+	struct object *o = add(&(struct object){ .handle = h, .parent = parent, .class = class, .size = size });
+	int result = o ? alloc_again(o) : CU_OUT_OF_MEMORY;
 
-	if (!result) {
-		o->class = class;
-		o->size = size;
-		result = alloc_again(o);
-	}
 	if (result)
 		forget(h);
 	else
@@ -155,7 +150,7 @@ void object_free(uint32_t parent, uint32_t handle)
 /* Whether any is another process's: a checkpoint cannot bring it back. */
 bool objects_foreign(void)
 {
-	return LIST_FIND(o, objects, o->foreign);
+	return LIST_FIND(o, objects, !o->class);
 }
 
 static void free_from(const struct object *o)

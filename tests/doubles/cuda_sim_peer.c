@@ -90,4 +90,4 @@ SIM_CALL_CTX(cuCtxDisablePeerAccess, (struct ctx *to), disable(current_ctx(), to
 
 /* On the simulated driver all do. */
 SIM_CALL(cuDeviceCanAccessPeer, (int *can, int device, int peer),
-	 !can ? CU_INVALID_VALUE : check_device(device) ?: check_device(peer) ?: give(can, rm_mode() && device != peer))
+	 !can ? CU_INVALID_VALUE : check_device(device) ?: check_device(peer) ?: GIVE(can, rm_mode() && device != peer))

@@ -42,7 +42,7 @@ int pool_open(struct pool *p)
 	if (p->addr)
 		return CU_OK;
 	for (p->size = SPACE; result && p->size >= GRANULARITY; p->size /= 2)
-		result = va_take(p->size, GRANULARITY, 0, false, &addr);
+		result = va_take(p->size, GRANULARITY, false, &addr);
 	if (result)
 		return result;
 	p->size *= 2;

@@ -338,7 +338,7 @@ int rm_export_object(const struct mem *m, bool compressible, int *fd)
 static int mem_of_foreign(struct mem *m, uint32_t object)
 {
 	struct rm_sim_info info = { .client = rm.client, .object = object };
-	int result = object_add(gpus[m->device].device, object, true);
+	int result = object_add_foreign(gpus[m->device].device, object);
 
 	m->object = object;
 	if (!result && (ioctl(rm.ctl, RM_SIM_INFO, &info) || info.status))
@@ -451,8 +451,14 @@ bool rm_fd_holds(int fd)
 	return !ioctl(fd, RM_SIM_HOLDS, &zero);
 }
 
+/*
+ * As with cuda-checkpoint on 580.159.04 all that the kernel has ends, and comes again with the same addresses and
+ * handles, below another client. In the real one a thread of libcuda's does it; here the caller does. Nobody may
+ * call between the two.
+ */
+
 /* A checkpoint: the views end. Their pages stay mapped here, until the memory has come again. */
-void rm_views_end(void)
+static void views_end(void)
 {
 	for (const struct mem *m = mems; m; m = m->next)
 		view_end(m);
@@ -469,7 +475,7 @@ static void copy_pages(uint8_t *to, const uint8_t *from, uint64_t size)
 }
 
 /* A restore: the new objects get the bytes of the old ones. */
-int rm_views_again(void)
+static int views_again(void)
 {
 	int result = CU_OK;
 
@@ -486,7 +492,7 @@ int rm_views_again(void)
 }
 
 /* A restore: another client, with the devices' handles of before. */
-int rm_client_again(void)
+static int client_again(void)
 {
 	int result;
 
@@ -496,3 +502,33 @@ int rm_client_again(void)
 		result = gpu_objects(&gpus[i]);
 	return result;
 }
+
+static bool away;
+
+static int checkpoint(void)
+{
+	int result;
+
+	if (!rm_mode() || objects_foreign() || away)
+		return CU_NOT_SUPPORTED;
+	flush();
+	away = true;
+	views_end();
+	result = uvm_end_all();
+	if (result)
+		return result;
+	objects_end();
+	return rm_free(rm.client, rm.client);
+}
+
+SIM_CALL(cuda_sim_checkpoint, (void), checkpoint())
+
+static int restore(void)
+{
+	if (!away)
+		return CU_NOT_SUPPORTED;
+	away = false;
+	return client_again() ?: objects_again() ?: uvm_again() ?: views_again();
+}
+
+SIM_CALL(cuda_sim_restore, (void), restore())

@@ -51,25 +51,14 @@ static bool place(uint64_t *addr, uint64_t size, uint64_t align, uint64_t limit)
 	return true;
 }
 
-/*
- * Reserve size bytes at want if that is free, else at the lowest free address. As in the
- * real driver, a freed address is soon used again.
- */
-int va_take(uint64_t size, uint64_t align, uint64_t want, bool reservation, uint64_t *addr)
+/* Reserve size bytes at the lowest free address. As in the real driver, a freed address is soon used again. */
+int va_take(uint64_t size, uint64_t align, bool reservation, uint64_t *addr)
 {
 	uint64_t end = space + space_size, at = space;
 	struct va **link, *v;
 
 	if (align < GRANULARITY)
 		align = GRANULARITY;
-	for (link = &vas; want && *link && (*link)->addr < want; link = &(*link)->next)
-		at = (*link)->addr + (*link)->size;
-	if (want >= at && want % align == 0) {
-		at = want;
-		if (place(&at, size, align, *link ? (*link)->addr : end))
-			goto found;
-	}
-	at = space;
 	for (link = &vas; *link; link = &(*link)->next) {
 		if (place(&at, size, align, (*link)->addr))
 			goto found;

@@ -67,7 +67,7 @@ static int check_prop(const struct mem_prop *prop)
 
 /* 580.159.04 gives it for any prop, also for one of zeros that cuMemCreate refuses. */
 SIM_CALL(cuMemGetAllocationGranularity, (size_t *granularity, const struct mem_prop *prop, int option),
-	 prop && (option == 0 || option == 1) ? give_size(granularity, GRANULARITY) : CU_INVALID_VALUE)
+	 prop && (option == 0 || option == 1) ? GIVE(granularity, GRANULARITY) : CU_INVALID_VALUE)
 
 static int create(uint64_t *id, size_t size, const struct mem_prop *prop, uint64_t flags)
 {
@@ -128,15 +128,16 @@ static int properties(struct mem_prop *prop, const struct handle *h)
 
 SIM_CALL(cuMemGetAllocationPropertiesFromHandle, (struct mem_prop *prop, uint64_t id), properties(prop, handle_find(id)))
 
-static int reserve(uint64_t *addr, size_t size, size_t align, uint64_t want, uint64_t flags)
+/* The address that is wanted is not followed: the manual calls it a hint. */
+static int reserve(uint64_t *addr, size_t size, size_t align, uint64_t flags)
 {
 	if (!addr || !size || !granular(size) || align & (align - 1) || flags)
 		return CU_INVALID_VALUE;
-	return va_take(size, align, want, true, addr);
+	return va_take(size, align, true, addr);
 }
 
 SIM_CALL(cuMemAddressReserve, (uint64_t *addr, size_t size, size_t align, uint64_t want, uint64_t flags),
-	 reserve(addr, size, align, want, flags))
+	 ((void)want, reserve(addr, size, align, flags)))
 
 /* A mapping with a byte in the range; NULL if there is none. */
 static struct buffer *mapping_in(uint64_t addr, uint64_t size)

@@ -170,19 +170,6 @@ API const char *cudaGetErrorString(int result)
 	return cuGetErrorString(result, &text) || !text ? "unrecognized error code" : text;
 }
 
-/* No bytes. */
-static int nothing(void **p)
-{
-	*p = NULL;
-	return OK;
-}
-
-static int no_symbol(const void *symbol)
-{
-	(void)symbol;
-	return INVALID_SYMBOL;
-}
-
 /*
  * The rest is the driver's, once a context is current: MADE where ok says that there is room for
  * an answer, or that an argument is one; CALL without such.
@@ -194,7 +181,7 @@ API int name params				\
 }
 #define CALL(name, params, ...) MADE(name, params, true, __VA_ARGS__)
 
-MADE(cudaMalloc, (void **p, size_t size), p, size ? cuMemAlloc_v2(p, size) : nothing(p))
+MADE(cudaMalloc, (void **p, size_t size), p, size ? cuMemAlloc_v2(p, size) : (*p = NULL, OK))
 MADE(cudaMallocPitch, (void **p, size_t *pitch, size_t width, size_t height), p,
      cuMemAllocPitch_v2(p, pitch, width, height, 4))
 MADE(cudaMallocManaged, (void **p, size_t size, unsigned int flags), p, cuMemAllocManaged(p, size, flags))
@@ -207,8 +194,8 @@ MADE(cudaMallocAsync, (void **p, size_t size, struct stream *s), p, cuMemAllocAs
 MADE(cudaMallocFromPoolAsync, (void **p, size_t size, struct pool *pool, struct stream *s), p,
      cuMemAllocFromPoolAsync(p, size, pool, s))
 CALL(cudaFreeAsync, (void *p, struct stream *s), cuMemFreeAsync(p, s))
-MADE(cudaGetSymbolAddress, (void **p, const void *symbol), p, no_symbol(symbol))
-MADE(cudaGetSymbolSize, (size_t *size, const void *symbol), size, no_symbol(symbol))
+MADE(cudaGetSymbolAddress, (void **p, const void *symbol), p, ((void)symbol, INVALID_SYMBOL))
+MADE(cudaGetSymbolSize, (size_t *size, const void *symbol), size, ((void)symbol, INVALID_SYMBOL))
 /* cudaFree(NULL) makes the context and frees nothing. Programs use that. */
 CALL(cudaFree, (void *p), p ? cuMemFree_v2(p) : OK)
 CALL(cudaFreeHost, (void *p), p ? cuMemFreeHost(p) : OK)

@@ -31,10 +31,7 @@ static inline enum sim_machine sim_machine(int gpu)
 	for (i = 0; i < SIM_MACHINES; i++)
 		if (strlen(names[i]) == n && strncmp(names[i], s, n) == 0)
 			return (enum sim_machine)i;
-	fprintf(stderr, "NVRM_SIM_MACHINE=%s: give one of", getenv("NVRM_SIM_MACHINE"));
-	for (i = 0; i < SIM_MACHINES; i++)
-		fprintf(stderr, " %s", names[i]);
-	fprintf(stderr, ", or a comma list of them\n");
+	fprintf(stderr, "NVRM_SIM_MACHINE=%s: tests/doubles/README.md has the kinds\n", getenv("NVRM_SIM_MACHINE"));
 	exit(125);
 }
 
