@@ -978,13 +978,18 @@ static void test_blocks(void)
 {
 	const size_t size = 200 << 20;
 	int fd = gdr_open(), before = wc_ranges();
+	volatile unsigned char *p;
 	long count = nodes();
 	uint64_t va, h;
+	size_t i;
 
 	/* Scattered pages share nodes; each of its own would be 576 B a page. */
 	va = gpu_alloc(size);
 	h = pin(fd, va, size);
 	CHECK(nodes() - count < (long)(size / GPU_PAGE / 4));
+	p = map(fd, h, size);
+	for (i = 0; i < size; i += GPU_PAGE)
+		CHECK(pte_is(p + i, PTE_DATA | PTE_WC));
 	CHECK(unpin(fd, h) == 0);
 	gpu_free(va);
 	set_knob(NVIDIA_SIM_CONTIGUOUS, 1);
@@ -1091,6 +1096,7 @@ static void slow_pin(void *arg)
 	(void)arg;
 	sim = open(NVIDIA_SIM_DEVICE, O_RDWR | O_CLOEXEC);
 	pin(gdr_open(), gpu_alloc(GPU_PAGE), GPU_PAGE);
+	pause();
 }
 
 /* While one process pins, others pin, map, touch, unpin and close. */
@@ -1110,9 +1116,11 @@ static void test_pin_of_another(void)
 	CHECK(!read_faults(map(fd, h, GPU_PAGE)));
 	close(gdr_open());
 	CHECK(unpin(fd, h) == 0);
-	CHECK(waitpid(pid, NULL, WNOHANG) == 0);
+	CHECK(held() == 1);
 	set_knob(NVIDIA_SIM_GET_HOLD, 0);
-	CHECK(end_of(pid) == 0);
+	while (held() == 1)
+		usleep(1000);
+	CHECK(kill(pid, SIGKILL) == 0 && end_of(pid) == SIGKILL);
 }
 
 static void test_page_table_majors(void)
