@@ -195,14 +195,6 @@ func TestTables(t *testing.T) {
 	}, p.Headlines)
 }
 
-func TestOnePoint(t *testing.T) {
-	p := plot{title: "one", yUnit: bandwidth, lines: []line{{"a", "ours", []point{{8, 0.02}}}, {"b", "libc", nil}}}
-	d := p.draw()
-	require.Len(t, d.Curves, 1)
-	require.Len(t, d.Legend, 1)
-	require.Nil(t, (&plot{lines: []line{{"b", "libc", nil}}}).draw())
-}
-
 func TestTexts(t *testing.T) {
 	for ns, want := range map[float64]string{
 		0.87: "0.87 ns", 12.34: "12.3 ns", 999.4: "999 ns", 999.6: "1 us", 1234.5: "1.23 us", 45678901: "45.7 ms", 2e10: "20 s",

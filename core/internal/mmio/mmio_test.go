@@ -153,24 +153,20 @@ func instructions(t *testing.T) map[string][]instruction {
 	}
 	found := map[string][]instruction{}
 	function := ""
+	line := regexp.MustCompile(`^\s+\S+:(\d+)\s+0x(\w+)\s+\w+\s+(\S+)\s*(.*?)\s*$`) // place, address, bytes, instruction, operands
 	for _, text := range strings.Split(string(out), "\n") {
-		words := strings.Fields(text) // place, address, bytes, instruction, operands
-		if len(words) > 1 && words[0] == "TEXT" {
-			function = symbol(words[1])
+		if name, begins := strings.CutPrefix(text, "TEXT "); begins {
+			function = symbol(name)
+		} else if m := line.FindStringSubmatch(text); m != nil {
+			n, _ := strconv.Atoi(m[1])
+			at, err := strconv.ParseInt(m[2], 16, 64)
+			require.NoError(t, err, text)
+			i := instruction{n, int(at), m[3], m[4]}
+			if i.name == "CALL" {
+				i.name = symbol(m[4])
+			}
+			found[function] = append(found[function], i)
 		}
-		if len(words) < 4 || words[0] == "TEXT" {
-			continue
-		}
-		_, line, _ := strings.Cut(words[0], ":")
-		n, err := strconv.Atoi(line)
-		require.NoError(t, err, text)
-		at, err := strconv.ParseInt(words[1], 0, 64)
-		require.NoError(t, err, text)
-		i := instruction{n, int(at), words[3], strings.Join(words[4:], " ")}
-		if i.name == "CALL" && len(words) > 4 {
-			i.name = symbol(words[4])
-		}
-		found[function] = append(found[function], i)
 	}
 	return found
 }
