@@ -4,6 +4,8 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 #define STACK_DEPTH 64
 
@@ -65,6 +67,16 @@ static void ctx_end(struct ctx *c)
 		}
 }
 
+/* The driver opens device files for a context. */
+static bool has_descriptor(void)
+{
+	int fd = eventfd(0, EFD_CLOEXEC);
+
+	if (fd >= 0)
+		close(fd);
+	return fd >= 0;
+}
+
 static int primary_retain(struct ctx **ctx, int device)
 {
 	int result = ctx ? check_device(device) : CU_INVALID_VALUE;
@@ -76,6 +88,8 @@ static int primary_retain(struct ctx **ctx, int device)
 	if (!c)
 		return CU_OUT_OF_MEMORY;
 	if (!ctx_alive(c)) {
+		if (!has_descriptor())
+			return CU_OPERATING_SYSTEM;
 		c->id = next_id();
 		made++;
 	}
