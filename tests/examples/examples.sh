@@ -68,7 +68,8 @@ no_gpu() {
 if [ "${2-}" != gpu ]; then
 	for program in write_read flag cache ../bin/demo; do
 		check "$program, no GPU" no_gpu env CUDA_SIM_FAIL=cuInit=100@1 "$bin/$program"
-		check "$program, a call of CUDA's fails" fails_with "cuMemAlloc: CUDA_ERROR_UNKNOWN" env CUDA_SIM_FAIL=cuMemAlloc_v2=999@1 "$bin/$program"
+		check "$program, a call of CUDA's fails" fails_with "cuMemAlloc: CUDA_ERROR_UNKNOWN" \
+			env CUDA_SIM_FAIL=cuMemAlloc_v2=999@1 "$bin/$program"
 		check "$program, a call of the library's fails" spoilt "$program" to:refuse:1 "gdr_copy_to_mapping: "
 	done
 	check "write_read, CUDA reads a wrong byte" spoilt write_read to:flip:1 'CUDA reads other bytes than were written'

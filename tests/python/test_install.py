@@ -111,8 +111,9 @@ def test_sources_without_a_library(tmp_path):
         assert set(names) >= {"gdrapi/__init__.py", "gdrapi/py.typed", "pyproject.toml", "README.md", "gdrapi_build.py", "PKG-INFO"}
         assert not [name for name in names if ".so" in name]
         sources.extractall(tmp_path)
-    done = subprocess.run([sys.executable, "-c", "import gdrapi_build; print(gdrapi_build.build_wheel('.'))"], check=True, text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=str(tmp_path / "gdrapi-2.6.0"))
+    program = "import gdrapi_build; print(gdrapi_build.build_wheel('.'))"
+    done = subprocess.run([sys.executable, "-c", program], check=True, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          cwd=str(tmp_path / "gdrapi-2.6.0"))
     assert done.stdout == "gdrapi-2.6.0-py3-none-any.whl\n" and "no library: run make first" in done.stderr
     with zipfile.ZipFile(tmp_path / "gdrapi-2.6.0" / "gdrapi-2.6.0-py3-none-any.whl") as files:
         assert b"Root-Is-Purelib: true\n" in files.read("gdrapi-2.6.0.dist-info/WHEEL")

@@ -106,7 +106,8 @@ def sees(shareds, answer):
         answer.send((said, "libgdrapi" in maps.read()))
 
 
-# Offsets and sizes in objects of 4, 2, 2, 6 and 2 MiB: all; from one into the next; three of five; in one, and behind it; in two, with one of them inside; two in one.
+# Offsets and sizes in objects of 4, 2, 2, 6 and 2 MiB: all; from one into the next; three of five; behind one; in two, with one of them
+# inside; two in one.
 SEVERAL = [
     [(0, 16 * MIB)], [(4 * MIB - 4096, 8192)], [(MIB + 4096, 9 * MIB)], [(0, 4096), (3 * MIB, 2 * MIB), (5 * MIB + 512, MIB)],
     [(3 * MIB, 2 * MIB), (3 * MIB + 512, 100), (4 * MIB + 100, 5 * MIB), (8 * MIB, 4096), (14 * MIB, 2 * MIB)],

@@ -73,7 +73,8 @@ def test_an_error_has_its_text_which_is_freed(cuda, handle, monkeypatch):
     cuda("cuCtxSetCurrent", None)
     try:
         for fails, says in ((lambda: Vkgdr(99), "CUDA_ERROR_INVALID_DEVICE"), (lambda: Vkgdr(0, 1 << 20), "flags"),
-                            (Vkgdr.open_current_context, "CUDA_ERROR_INVALID_CONTEXT"), (lambda: RawMemory(handle, SIZE), "CUDA_ERROR_INVALID_CONTEXT")):
+                            (Vkgdr.open_current_context, "CUDA_ERROR_INVALID_CONTEXT"),
+                            (lambda: RawMemory(handle, SIZE), "CUDA_ERROR_INVALID_CONTEXT")):
             with pytest.raises(VkgdrError, match=says):
                 fails()
     finally:
