@@ -14,16 +14,13 @@ type Fake struct {
 	mu    sync.Mutex
 	Fail  map[string]error
 	Calls []string
-	Live  int                // pins that are not unpinned yet
-	Asked backend.PinRequest // of the last pin
-	Bytes uint64             // that the last map was asked for
-	Want  backend.MappingType
+	Live  int                 // pins that are not unpinned yet
+	Asked backend.PinRequest  // of the last pin
 	Type  backend.MappingType // of each mapping
-	Flag  int                 // of each pin
 	Page  uint32
 	VA    uintptr // of each mapping
 
-	OnPin, OnMap, OnUnmap, OnUnpin, OnClose func() // called in Pin, Map, Unmap, Unpin and Close; nil: nothing
+	OnPin, OnMap, OnUnpin func() // called in Pin, Map and Unpin; nil: nothing
 }
 
 // Made lists the calls until now.
@@ -45,12 +42,8 @@ func (f *Fake) Name() string                          { return "fake" }
 func (f *Fake) Open() (backend.Session, error)        { return f, f.Call("open") }
 func (f *Fake) Attribute(a backend.Attr) (int, error) { return int(a), f.Call("attribute") }
 func (f *Fake) Version() (int, int)                   { return backend.Major, backend.Minor }
-func (f *Fake) Close() error {
-	if f.OnClose != nil {
-		f.OnClose()
-	}
-	return f.Call("close")
-}
+func (f *Fake) Close() error                          { return f.Call("close") }
+
 func (f *Fake) Pin(r backend.PinRequest) (backend.Pin, error) {
 	if err := f.Call("pin"); err != nil {
 		return nil, err
@@ -81,7 +74,7 @@ func (p *fakePin) Info() (backend.Info, error) {
 	return backend.Info{VA: start, MappedSize: p.r.Addr + p.r.Size - start, PageSize: p.f.Page}, p.f.Call("info")
 }
 
-func (p *fakePin) Map(size uint64, want backend.MappingType) (uintptr, backend.MappingType, error) {
+func (p *fakePin) Map(uint64, backend.MappingType) (uintptr, backend.MappingType, error) {
 	if p.mapped {
 		panic("mapped twice")
 	}
@@ -92,9 +85,6 @@ func (p *fakePin) Map(size uint64, want backend.MappingType) (uintptr, backend.M
 		p.f.OnMap()
 	}
 	p.mapped = true
-	p.f.mu.Lock()
-	defer p.f.mu.Unlock()
-	p.f.Bytes, p.f.Want = size, want
 	NoMemory(p.f.VA)
 	return p.f.VA, p.f.Type, nil
 }
@@ -104,9 +94,6 @@ func (p *fakePin) Unmap() error {
 		panic("unmapped twice")
 	}
 	p.mapped = false
-	if p.f.OnUnmap != nil {
-		p.f.OnUnmap()
-	}
 	return p.f.Call("unmap")
 }
 
@@ -116,7 +103,7 @@ func (p *fakePin) Object() (backend.Object, error) {
 	return backend.Object{Offset: p.r.Addr, Length: p.r.Addr + p.r.Size, Count: 1}, p.f.Call("object")
 }
 
-func (p *fakePin) CallbackFlag() (int, error) { return p.f.Flag, p.f.Call("flag") }
+func (p *fakePin) CallbackFlag() (int, error) { return 0, p.f.Call("flag") }
 
 func (p *fakePin) Unpin() error {
 	if p.mapped {

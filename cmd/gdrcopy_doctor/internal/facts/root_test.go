@@ -265,8 +265,6 @@ func TestConsumers(t *testing.T) {
 	} {
 		require.Equal(t, []Consumer{{Name: name, Path: "/lib/" + file}}, tree(t, map[string]string{"lib/" + file: ""}).Gather(env(nil)).Consumers)
 	}
-	r = tree(t, map[string]string{"usr/lib/libuct.so.0": ""})
-	require.Equal(t, []Consumer{{Name: UCXWithout, Path: "/usr/lib/libuct.so.0"}}, r.Gather(env(nil)).Consumers)
 }
 
 // A configuration that includes itself ends.
