@@ -281,6 +281,7 @@ var exts = []Program{
 		Make: cmd("doubles", "$B/doubles/rm_mmap.so")},
 	// What CUDA imports and exports; a dma-buf is neither.
 	{Name: "descriptor", Holds: "gdr_get_object; what CUDA imports and exports; any label", On: cmd("rm"), Cases: Guest},
+	{Name: "beside", Holds: "no capture of a stream is lost beside the library", On: all, Cases: Guest},
 	{Name: "calls", Holds: "which calls of CUDA each function makes", On: all, Cases: Guest},
 	{Name: "contexts", Holds: "how long a primary context is kept, and whose references are", On: all, Cases: Guest},
 }
