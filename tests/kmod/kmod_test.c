@@ -1429,10 +1429,12 @@ static unsigned int rnd(unsigned int *s)
 	return *s;
 }
 
-/* Often one that there is. */
+/* Mostly one of the last that were pinned, by any thread. */
+static atomic_ullong last_handle;
+
 static uint64_t some_handle(unsigned int *s)
 {
-	return rnd(s) % 4 ? 1 + rnd(s) % 64 * (GPU_PAGE / 4096) : rnd(s) % 2048;
+	return rnd(s) % 4 ? last_handle - rnd(s) % 3 * (GPU_PAGE / 4096) : rnd(s) % 2048;
 }
 
 /* One random call, mostly with some valid arguments. */
@@ -1457,7 +1459,8 @@ static void fuzz_step(int fd, uint64_t va, unsigned int *s)
 		arg.u64[1] = rnd(s) % 300000;
 		arg.u64[2] = 0;
 		arg.u64[3] = 0;
-		ioctl(fd, r % 2 ? GDRDRV_IOC_PIN : GDRDRV_IOC_PIN_V2, &arg);
+		if (ioctl(fd, r % 2 ? GDRDRV_IOC_PIN : GDRDRV_IOC_PIN_V2, &arg) == 0)
+			last_handle = arg.u64[r % 2 ? 4 : 3];
 		break;
 	case 8 ... 14:
 		p = try_map(fd, some_handle(s), len);
@@ -1504,6 +1507,9 @@ static void fuzz_step(int fd, uint64_t va, unsigned int *s)
 		break;
 	case 25:
 		close(dup(fd));
+		break;
+	case 26 ... 28:
+		unpin(fd, some_handle(s));
 		break;
 	case 22:
 		ioctl(fd, all_codes[rnd(s) % NCODES],
