@@ -35,6 +35,7 @@ type life struct {
 	m, old        *Mapping
 	inMunmap      func() // runs once
 	munmapAnswers error
+	munmaps       int // that went well
 }
 
 // live opens a device on these halves. The host's munmap is the script's.
@@ -53,7 +54,11 @@ func live(t *testing.T, halves ...*half) *life {
 			l.inMunmap = nil
 			hook()
 		}
-		return cmp.Or(l.munmapAnswers, was.Munmap(va, size))
+		err := cmp.Or(l.munmapAnswers, was.Munmap(va, size))
+		if err == nil {
+			l.munmaps++
+		}
+		return err
 	}})
 	var err error
 	l.d, err = Open(Options{Backends: all})
@@ -204,6 +209,7 @@ func (l *life) end(script string, stays int) {
 	_ = l.d.Close()
 	require.Equal(l, stays, l.f.Live, script)
 	require.Equal(l, 1-stays, l.f.count("close"), script)
+	require.Equal(l, l.f.count("unmap"), l.munmaps, "a range is unmapped once: %s", script)
 	require.Empty(l, l.d.buffers.all(), script)
 	if stays > 0 {
 		mmio.Count(l.m.typ, -1) // other tests count the live ones
