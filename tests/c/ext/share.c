@@ -196,9 +196,13 @@ static void marked_by_another(void)
 	long before;
 	gdr_mh_t mh;
 	void *va;
+	int next;
 
 	export_used(&s);
+	next = dup(s.fd);
+	close(next);
 	expect_is(gdr_pin_fd(g, s.fd, 0, &mh), 0);
+	expect(!by_dmabuf() || fcntl(next, F_GETFD) == FD_CLOEXEC);	/* the library's own */
 	before = count_fds();
 	expect(in_child("a guest that marks the file", set_marks, &s.fd, 10));
 	expect_is(gdr_map(g, mh, &va, OBJECT), 0);
