@@ -25,7 +25,7 @@ _ADVICE: Dict[Tuple[str, int], str] = {
     ("gdr_export_fd", errno.ENOTSUP):
         "gdrdrv shares nothing, and a descriptor has room for few objects. Set GDRCOPY_BACKEND=rm.",
     ("gdr_get_object", errno.ENOTSUP):
-        "CUDA takes whole memory objects that rm shared: dmabuf shared this one (set GDRCOPY_BACKEND=rm), or it is mapped in part.",
+        "CUDA takes whole memory objects that rm shared: dmabuf shared this one (set GDRCOPY_BACKEND=rm), or its allocator changed it meanwhile.",
     ("gdr_pin_fd", errno.ENOTSUP):
         "gdrdrv pins no descriptor; rm pins no dma-buf (GDRCOPY_BACKEND=dmabuf does), no memory pool's, none of a GPU in MIG mode, "
         "and no array in more than 128 memory objects.",

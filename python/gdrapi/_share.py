@@ -235,7 +235,7 @@ def _export_each(gdr: Gdr, sources: Sequence[Source], whole: bool) -> Tuple[_Mem
     around = _around(sources[:count])
     pinned, handle, va, place = _pin_object(gdr, around)
     with pinned:
-        if place[2] != len(lengths):  # an object is mapped in part, which CUDA's import cannot do
+        if place[2] != len(lengths):  # others lie there by now
             raise GdrError(errno.ENOTSUP, "gdr_get_object")
         if whole and (first or around.address + around.nbytes != end):
             raise GdrError(errno.EPERM, "gdr_export_fd")

@@ -169,12 +169,12 @@ static int map(uint64_t addr, size_t size, size_t offset, uint64_t id, uint64_t 
 	struct buffer *b;
 	int result;
 
-	if (!h || !v || !v->reservation || offset || flags)
+	if (!h || !v || !v->reservation || flags)
 		return CU_INVALID_VALUE;
-	if (h->mem->host)
-		return CU_NOT_SUPPORTED;
 	if (!size || !granular(addr) || !granular(size) || size > h->mem->size)
 		return CU_INVALID_VALUE;
+	if (h->mem->host || offset || size < h->mem->size)	/* the real one maps whole objects (580) */
+		return CU_NOT_SUPPORTED;
 	if (size > v->size || addr - v->addr > v->size - size || mapping_in(addr, size))
 		return CU_INVALID_VALUE;
 	b = buffer_add(addr, size, h->mem, 0);

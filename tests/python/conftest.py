@@ -121,16 +121,16 @@ class Array:
 
 
 class Segment:
-    """Memory objects side by side, as PyTorch's expandable_segments have them; more bytes of each are not mapped."""
+    """Memory objects side by side, as PyTorch's expandable_segments have them."""
 
-    def __init__(self, cuda, lengths, more=0):
+    def __init__(self, cuda, lengths):
         self.cuda, self.lengths, address, handle = cuda, lengths, ctypes.c_uint64(), ctypes.c_uint64()
         self.size, none = ctypes.c_uint64(sum(lengths)), ctypes.c_uint64(0)
         cuda("cuMemAddressReserve", ctypes.byref(address), self.size, none, none, none)
         self.address, at = address.value, address.value
         for length in lengths:
             where = ctypes.c_uint64(at), ctypes.c_uint64(length)
-            cuda("cuMemCreate", ctypes.byref(handle), ctypes.c_uint64(length + more), (ctypes.c_int * 8)(1, 0, 1, 0), none)
+            cuda("cuMemCreate", ctypes.byref(handle), ctypes.c_uint64(length), (ctypes.c_int * 8)(1, 0, 1, 0), none)
             cuda("cuMemMap", *where, none, handle, none)
             cuda("cuMemRelease", handle)
             at += length
@@ -200,8 +200,8 @@ def make(cuda):
 def segment(cuda):
     made = []
 
-    def segment(*lengths, more=0):
-        made.append(Segment(cuda, lengths, more))
+    def segment(*lengths):
+        made.append(Segment(cuda, lengths))
         return made[-1]
 
     yield segment

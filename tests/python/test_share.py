@@ -323,8 +323,15 @@ def test_more_objects_than_a_descriptor_has_room_for(cuda, gdr, segment):
         assert cuda.read(shared.cuda().address + array.nbytes - 4096, 4096) == bytes([number + 1]) * 4096
 
 
-def test_objects_that_are_mapped_in_part(cuda, segment):
-    array = Array(cuda, (6 * MIB,), "|u1", at=segment(2 * MIB, 2 * MIB, 2 * MIB, more=2 * MIB).address)
+def test_objects_that_change_meanwhile(segment, monkeypatch):
+    array, = segment(2 * MIB, 2 * MIB, 2 * MIB).arrays((0, 6 * MIB))
+    pin = gdrapi._share._pin_object
+
+    def changed(gdr, source):
+        pinned, handle, va, (offset, length, count) = pin(gdr, source)
+        return pinned, handle, va, (offset, length, count + (count > 1))
+
+    monkeypatch.setattr(gdrapi._share, "_pin_object", changed)
     with pytest.raises(gdrapi.GdrError, match="whole memory objects") as refused:
         gdrapi.share(array)
     assert refused.value.errno == errno.ENOTSUP
