@@ -116,7 +116,9 @@ func (s *scene) with(want string) error {
 	require.Equal(s, err == nil, ran == 1)
 	require.Equal(s, was, s.sim.Current())
 	if err == nil {
-		require.ErrorIs(s, s.d.WithMemory(s.m, s.addr, func(*Driver) error { return unix.EMLINK }), unix.EMLINK)
+		kept, err := s.d.KeepMemory(s.m, s.addr, func(*Driver) error { return unix.EMLINK })
+		require.ErrorIs(s, err, unix.EMLINK)
+		require.Nil(s, kept)
 		require.Equal(s, was, s.sim.Current())
 	}
 	return err
