@@ -105,6 +105,25 @@ static void kept_by_a_pin(void)
 	expect_is(gdr_close(g), 0);
 }
 
+/* Each of the library's references is released once, and none of the program's. A reset takes none away. */
+static void references_of_the_program(void)
+{
+	gdr_t g = open_bare();
+	int (*reset)(int dev) = need_symbol("cuDevicePrimaryCtxReset_v2");
+	struct buffer b, kept = pinned(g, vmm());
+	cu_ctx ctx;
+
+	alloc_buffer(g, &b, BYTES);
+	expect_is(reset(0), 0);
+	expect(!active());
+	expect_is(cu.primary_retain(&ctx, 0), 0);
+	expect_is(gdr_unpin_buffer(g, kept.mh), 0);
+	expect_is(gdr_close(g), 0);
+	expect(active());
+	expect_is(cu.primary_release(0), 0);
+	expect(!active());
+}
+
 static void closed_in_child(void *g)
 {
 	char names[64];
@@ -142,6 +161,7 @@ static void ended_by_close(void)
 const struct guest_case cases[] = {
 	{ "100 allocations and 1,000 pins make one context", one_for_all, 60, 0 },
 	{ "a pin that needs a context keeps it", kept_by_a_pin, 30, 0 },
+	{ "the program's references, and its reset", references_of_the_program, 30, 0 },
 	{ "a close without unpin, also in a child", ended_by_close, 30, 0 },
 	{ 0 }
 };
