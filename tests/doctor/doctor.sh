@@ -215,7 +215,7 @@ fake libnvidia-ml.so.1 '#include <string.h>
 	int nvmlDeviceGetBAR1MemoryInfo(void *d, unsigned long long *m) { m[0] = 256 << 20; m[1] = 200 << 20; m[2] = 56 << 20; return 0; }
 	int nvmlDeviceGetMigMode(void *d, unsigned int *now, unsigned int *next) { *now = *next = 1; return 0; }
 	int nvmlDeviceGetVirtualizationMode(void *d, int *mode) { *mode = 2; return 0; }
-	int nvmlSystemGetConfComputeState(unsigned int *s) { s[0] = s[1] = 1; s[2] = 0; return 0; }'
+	int nvmlSystemGetConfComputeState(unsigned int *s) { s[0] = s[2] = 0; s[1] = 1; return 0; }'
 check "NVML is asked" says 0 '^WARN  bar1: GPU 00000000:18:00\.0: of 256 MiB of BAR1 200 MiB are free' plain
 check "MIG" printed '^OK    mig: '
 check "vGPU" printed '^WARN  vgpu: '

@@ -159,7 +159,7 @@ static unsigned int is_mig(enum sim_machine machine)
 }
 
 CALL(nvmlDeviceGetMigMode, (struct device *device, unsigned int *current, unsigned int *pending),
-     known(device) && current && pending, *current = *pending = is_mig(sim_machine(gpu_of(device))))
+     known(device) && current && pending, *pending = !(*current = is_mig(sim_machine(gpu_of(device)))))
 
 /* Where the CPU caches the GPU's memory, no BAR1 is used. */
 API int nvmlDeviceGetBAR1MemoryInfo(struct device *device, struct bar1 *bar1)
