@@ -56,6 +56,7 @@ struct row {
 static const struct row rows[] = {
 	{ "a PCIe GPU", "NVRM_SIM_DEVICES=1", { WORKS "wc" }, NULL, FAILED },
 	{ "CUDA 11.6", "NVRM_SIM_DEVICES=1 CUDA_SIM_DRIVER_VERSION=11060", { WORKS "wc" }, NULL, FAILED },
+	{ "the same, asked", ASKED "NVRM_SIM_DEVICES=1 CUDA_SIM_DRIVER_VERSION=11060", { WORKS "wc" }, NULL, FAILED },
 	{ "CUDA 11.6, memory of which it does not say the objects", ASKED "NVRM_SIM_DEVICES=1 CUDA_SIM_DRIVER_VERSION=11060 VMM=1",
 	  { WORKS "gdr_pin_buffer EOPNOTSUPP" }, "a driver of 535 or later", NULL },
 	{ "the same, heard", "NVRM_SIM_DEVICES=1 CUDA_SIM_DRIVER_VERSION=11060 VMM=1", { WORKS "wc" }, NULL, FAILED },
