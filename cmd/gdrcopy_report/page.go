@@ -7,6 +7,7 @@ import (
 	"embed"
 	"fmt"
 	"html/template"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -29,24 +30,17 @@ var factNames = []struct{ key, name string }{
 
 type fact struct{ Name, Text string }
 
-func (r *result) factList() []fact {
-	var list []fact
-	known := []string{"tool"}
+func (r *result) factList() (list []fact) {
+	others := maps.Clone(r.facts)
+	delete(others, "tool")
 	for _, n := range factNames {
-		known = append(known, n.key)
 		if text := r.facts[n.key]; text != "" {
 			list = append(list, fact{n.name, text})
 		}
+		delete(others, n.key)
 	}
-	var others []string
-	for key := range r.facts {
-		if !slices.Contains(known, key) {
-			others = append(others, key)
-		}
-	}
-	slices.Sort(others)
-	for _, key := range others {
-		list = append(list, fact{key, r.facts[key]})
+	for _, key := range slices.Sorted(maps.Keys(others)) {
+		list = append(list, fact{key, others[key]})
 	}
 	return list
 }
@@ -229,10 +223,8 @@ func (r *result) headlines() []fact {
 		return bandwidth.text(f.GBps)
 	}
 	small, large := sizes[0], sizes[len(sizes)-1]
-	for _, n := range sizes {
-		if n == 8 {
-			small = n
-		}
+	if slices.Contains(sizes, 8) {
+		small = 8
 	}
 	add("write of "+sizeText(small)+", back to back", versus("write", "cuMemcpyHtoD", small, took))
 	if v := r.find("write", "gdrcopy", alone, small).P50; v > 0 {

@@ -23,7 +23,6 @@ from ._source import GpuArray
 
 _MESSAGE = 253  # descriptors of one message, as the kernel has it
 _PATIENCE = 10.0  # seconds in which a keeper that is not stopped answers
-_STORING = 600.0  # in which systemd stores a put, whose descriptors it compares with all that it has
 
 
 def _pidfd(pid: int) -> _Fd:
@@ -191,7 +190,7 @@ class Store:
             answer, at = self._ask(talk, key, question, processes), 0
             while at < len(fds):
                 part = fds[at:at + max(1, min(answer["want"], _MESSAGE))]
-                at, (answer, _) = at + len(part), talk.ask({"op": "fds"}, part, _STORING)
+                at, (answer, _) = at + len(part), talk.ask({"op": "fds"}, part, 600)  # s: systemd compares each with all that it has
             self._sets[key] = answer["set"]
 
     def has(self, name: str, version: str = "") -> bool:
