@@ -19,7 +19,7 @@
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 
-# A program that a test of make check needs is one of these, or of a package that each Debian has.
+# A program that a test of make check needs is one of these, or of a package that each Debian has (tests/suite).
 packages='gcc g++ make binutils libc6-dev pkg-config python3 ca-certificates patchelf'
 go_least=21
 

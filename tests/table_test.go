@@ -73,7 +73,7 @@ var table = []Group{
 		goTest(Program{Name: "keep"}, "./cmd/gdrcopy_keep/..."),
 	}},
 
-	{Name: "suite", Holds: "the runner: nothing that broke looks green", Rows: []Program{goTest(Program{Name: "runner"}, "./tests/suite/...")}},
+	{Name: "suite", Holds: "the runner: nothing that broke looks green", Rows: []Program{goTest(Program{Name: "runner", Make: cmd("tools", "doubles", "$B/bin/badinput")}, "./tests/suite/...")}},
 
 	{Name: "abi", Holds: "names, layouts, C++, no other library, glibc 2.31, pkg-config, README's program", Rows: []Program{
 		{Name: "layout", Sim: Plain},

@@ -10,12 +10,14 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -31,7 +33,10 @@ type suite struct {
 	top     string          // of the tree
 	build   string          // the build folder, absolute
 	results string          // build/results
+	given   []string        // the packages that a fresh system has after setup.sh
+	limit   time.Duration   // for every program: GDR_LIMIT; negative: the table's
 	ctx     context.Context // ends when the user interrupts
+	say     io.Writer
 
 	making sync.Mutex
 	wanted []string // targets of rows that wait
@@ -40,6 +45,7 @@ type suite struct {
 	mu    sync.Mutex
 	lines []string // of the summary
 	sum   counts
+	left  int // rows that had not begun when the run was interrupted
 }
 
 var (
@@ -66,17 +72,15 @@ func Main(m *testing.M, table []Group) {
 		fmt.Fprintln(os.Stderr, "suite:", err)
 		os.Exit(1)
 	}
-	// -run is for the groups: Run gives it back. go test caches no verdict of a test that logs no inputs. At its
-	// -timeout a test kills itself, and nothing that it started: it shall wait for go test's SIGQUIT, a minute later.
+	// -run is for the groups: Run gives it back. go test caches no verdict of a test that logs no inputs.
 	run = flag.Lookup("test.run").Value.String()
-	for name, value := range map[string]string{"test.run": "^Test$", "test.testlogfile": "", "test.timeout": "0"} {
-		if err := flag.Set(name, value); err != nil {
-			panic(err)
-		}
+	if err := errors.Join(flag.Set("test.run", "^Test$"), flag.Set("test.testlogfile", "")); err != nil {
+		panic(err)
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
+	ctx, stop := signal.NotifyContext(s.ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	s.ctx = ctx
+	s.ctx, stop = beforeTimeout(ctx, flag.Lookup("test.timeout").Value.(flag.Getter).Get().(time.Duration))
+	defer stop()
 	current = s
 	if status := m.Run(); !s.end() || status != 0 {
 		os.Exit(1)
@@ -103,13 +107,25 @@ func Run(t *testing.T) {
 // named says whether a word of -run is the group: fuzz is not fuzz_long.
 func named(group string) bool { return regexp.MustCompile(`\b` + group + `\b`).MatchString(run) }
 
+// beforeTimeout ends while there is time left to end what runs and to print the counts: go test
+// kills the process at its -timeout, 10 minutes unless it is given, but nothing that it started.
+func beforeTimeout(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+	if limit <= 0 {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeoutCause(ctx, limit-min(limit/10, 10*time.Second),
+		fmt.Errorf("go test ends after %v: -timeout 0 lets it run on", limit))
+}
+
 // newSuite reads the environment that the makefile sets: B, CC, CXX, GO, MAKE. The working
 // directory becomes the top of the tree.
 func newSuite(table []Group) (*suite, error) {
+	top, err := os.Getwd()
 	if _, err := os.Stat("go.mod"); err != nil { // go test is in ./tests
-		if err := os.Chdir(".."); err != nil {
-			return nil, err
-		}
+		top = filepath.Dir(top)
+	}
+	if err := errors.Join(err, os.Chdir(top)); err != nil {
+		return nil, err
 	}
 	for name, value := range map[string]string{"B": "build", "CC": "cc", "CXX": "c++", "GO": "go", "MAKE": "make"} {
 		if os.Getenv(name) == "" {
@@ -120,15 +136,30 @@ func newSuite(table []Group) (*suite, error) {
 	for _, name := range []string{"MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "CHECK"} {
 		os.Unsetenv(name)
 	}
-	s := &suite{table: table}
-	if *all {
-		s.level = All
+	build, err := filepath.Abs(os.Getenv("B"))
+	if err != nil {
+		return nil, err
 	}
-	var errs [2]error
-	s.top, errs[0] = os.Getwd()
-	s.build, errs[1] = filepath.Abs(os.Getenv("B"))
-	s.results = filepath.Join(s.build, "results")
-	return s, errors.Join(errs[0], errs[1], os.MkdirAll(s.results, 0o777))
+	results := filepath.Join(build, "results")
+	if err := os.MkdirAll(results, 0o777); err != nil {
+		return nil, err
+	}
+	setup, err := os.ReadFile("setup.sh")
+	if err != nil {
+		return nil, err
+	}
+	level := Check
+	if *all {
+		level = All
+	}
+	s := &suite{table: table, level: level, top: top, build: build, results: results, given: given(string(setup)), limit: -1,
+		ctx: context.Background(), say: os.Stdout}
+	if set := os.Getenv("GDR_LIMIT"); set != "" {
+		if s.limit, err = time.ParseDuration(set + "s"); err != nil {
+			return nil, fmt.Errorf("GDR_LIMIT is %q, which is no number of seconds", set)
+		}
+	}
+	return s, nil
 }
 
 // group runs the programs of a group that -run picks, as subtests.
@@ -185,6 +216,10 @@ func (s *suite) test(t *testing.T, r *row) {
 		t.Skip("it has no case that -run picks")
 	}
 	if s.ctx.Err() != nil {
+		s.mu.Lock()
+		s.left++
+		s.lines = append(s.lines, fmt.Sprintf("%-34s not run\n", r.path()))
+		s.mu.Unlock()
 		t.Skip("not run: the run was interrupted before")
 	}
 	if len(args) == len(names) {
@@ -200,7 +235,7 @@ func (s *suite) test(t *testing.T, r *row) {
 	took := time.Since(began).Seconds()
 	s.sum.add(got)
 	s.lines = append(s.lines, fmt.Sprintf("%-34s %7d passed %4d failed %4d skipped %6.0f s\n", r.path(), got.passed, got.failed, got.skipped, took))
-	fmt.Printf("%-34s %v, %.0f s\n%s", r.path(), got, took, said)
+	fmt.Fprintf(s.say, "%-34s %v, %.0f s\n%s", r.path(), got, took, said)
 	if got.failed > 0 {
 		t.Errorf("%v; see %s", got, s.log(r))
 	}
@@ -213,15 +248,16 @@ func (s *suite) end() bool {
 	switch {
 	case len(s.lines) == 0:
 		text = fmt.Sprintf("-run %s picks no program", run)
-	case s.ctx.Err() != nil:
-		text += "; the run was interrupted"
+	case s.left > 0:
+		text += fmt.Sprintf("; %d programs were not run: %v", s.left, context.Cause(s.ctx))
 	}
-	fmt.Println(text)
-	if err := os.WriteFile(filepath.Join(s.results, "summary"), []byte(text+"\n"), 0o666); err != nil {
+	text += "\n"
+	if err := os.WriteFile(filepath.Join(s.results, "summary"), []byte(text), 0o666); err != nil {
 		fmt.Fprintln(os.Stderr, "suite:", err)
 		return false
 	}
-	return s.sum.passed+s.sum.skipped > 0 && s.ctx.Err() == nil
+	_, err := io.WriteString(s.say, text)
+	return err == nil && s.sum.passed+s.sum.skipped > 0 && s.left == 0
 }
 
 func (s *suite) log(r *row) string {
@@ -256,7 +292,7 @@ func (s *suite) one(r *row, cases []string) (got counts, output, said string) {
 		said = "   " + wrong + "\n"
 	}
 	if got.failed > 0 {
-		return got, output, said + failures(output)
+		return got, output, said + failures(output, 60) + "   the last lines:\n" + tail(output, 25)
 	}
 	return got, output, strings.Join(skipLine.FindAllString(output, 20), "")
 }
@@ -265,21 +301,38 @@ func (s *suite) one(r *row, cases []string) (got counts, output, said string) {
 var (
 	skipLine = regexp.MustCompile(`(?m)^.*(# SKIP|--- SKIP).*\n`)
 	badLine  = regexp.MustCompile(`^not ok|^ *--- FAIL|panic|Error|error|ERROR|WARNING: `)
+	goodLine = regexp.MustCompile(`^ok|^ *--- (PASS|SKIP)`)
+	logLine  = regexp.MustCompile(`^(DBG|INFO|WARN|ERR): `)
 )
 
-// failures are the lines that say what failed and the last one, with the lines around each.
-func failures(output string) string {
-	lines := strings.SplitAfter(output, "\n")
-	var said []string
-	end := 0
-	for i, line := range lines {
-		if i == len(lines)-1 || badLine.MatchString(line) {
-			from := max(end, i-20)
-			end = min(i+4, len(lines))
-			said = append(said, lines[from:end]...)
+// failures are the lines that say what failed, n at most. With each go the last 20 lines of the library's log, and the notes:
+// those since a test before it passed, and those up to the next test that passes.
+func failures(text string, n int) string {
+	var bad, notes, log []string
+	failed := false
+	for line := range strings.Lines(text) {
+		note := strings.HasPrefix(line, "# ")
+		switch {
+		case goodLine.MatchString(line):
+			notes, log, failed = nil, nil, false
+		case logLine.MatchString(line):
+			log = append(log, line)
+		case note && failed:
+			bad = append(bad, line)
+		case note:
+			notes = append(notes, line)
+		case badLine.MatchString(line):
+			bad = append(slices.Concat(bad, notes, log[max(0, len(log)-20):]), line)
+			notes, log, failed = nil, nil, true
 		}
 	}
-	return strings.Join(said[max(0, len(said)-100):], "")
+	return strings.Join(bad[:min(n, len(bad))], "")
+}
+
+// tail are the last n lines.
+func tail(text string, n int) string {
+	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n") + "\n"
 }
 
 // command is the row's command on its backend.
@@ -287,7 +340,7 @@ func (s *suite) command(r *row) (argv []string) {
 	if r.backend == "rm" || r.Sim == RMDriver {
 		argv = append(argv, filepath.Join(s.build, "doubles", "rm_sim"))
 	}
-	for _, word := range r.Cmd {
+	for _, word := range words(r) {
 		switch word {
 		case "$GO", "$MAKE":
 			argv = append(argv, strings.Fields(os.Getenv(word[1:]))...)
@@ -296,6 +349,14 @@ func (s *suite) command(r *row) (argv []string) {
 		}
 	}
 	return argv
+}
+
+// words are the command as the table has it.
+func words(r *row) []string {
+	if len(r.Cmd) == 0 {
+		return []string{"$B/bin/" + r.group + "_" + r.Name}
+	}
+	return r.Cmd
 }
 
 // expand puts in what a word of the table stands for.
@@ -334,40 +395,58 @@ func (s *suite) start(r *row, argv []string) error {
 		return err
 	}
 	defer log.Close()
+	limit := cmp.Or(r.Limit, defaultLimit)
+	if s.limit >= 0 {
+		limit = s.limit
+	}
 	ctx := s.ctx
-	if limit := cmp.Or(r.Limit, defaultLimit); limit > 0 {
+	if limit > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, limit, fmt.Errorf("it took longer than %v", limit))
+		ctx, cancel = context.WithTimeout(s.ctx, limit)
 		defer cancel()
 	}
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Env = s.environment(r)
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	cmd.Cancel = func() error { return endSession(cmd.Process.Pid) }
+	inSession(cmd)
 	if err := cmd.Start(); err != nil {
 		return err
 	}
 	err = cmd.Wait()
 	// What it left behind ends with it.
 	left := endSession(cmd.Process.Pid)
-	if ctx.Err() != nil {
-		return fmt.Errorf("it was ended: %w", context.Cause(ctx))
+	switch {
+	case s.ctx.Err() != nil:
+		return fmt.Errorf("it was interrupted: %w", context.Cause(s.ctx))
+	case ctx.Err() != nil:
+		return fmt.Errorf("it took longer than %v", limit)
 	}
 	return errors.Join(err, left)
+}
+
+// inSession has a command run in a session of its own, which ends as a whole.
+func inSession(cmd *exec.Cmd) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	cmd.Cancel = func() error { return endSession(cmd.Process.Pid) }
 }
 
 // endSession kills the processes of a session. Their groups do not tell: timeout and the
 // guest programs make groups of their own. A process may fork meanwhile, so it looks again.
 func endSession(session int) error {
 	for range 1000 {
-		stats, _ := filepath.Glob("/proc/[0-9]*/stat") // the pattern is good
+		stats, err := filepath.Glob("/proc/[0-9]*/stat")
+		if err != nil {
+			return err
+		}
 		found := false
 		for _, path := range stats {
-			text, _ := os.ReadFile(path) // empty once it has ended
+			text, err := os.ReadFile(path)
+			if err != nil {
+				continue // it has ended
+			}
 			// PID (NAME) STATE PPID PGRP SESSION
 			fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
-			if len(fields) < 4 || fields[3] != strconv.Itoa(session) || strings.Contains("ZX", fields[0]) {
+			if len(fields) < 4 || fields[3] != strconv.Itoa(session) || fields[0] == "Z" || fields[0] == "X" {
 				continue
 			}
 			pid, err := strconv.Atoi(strings.Split(path, "/")[2])
@@ -390,7 +469,9 @@ func (s *suite) cases(r *row) ([]string, error) {
 		return nil, err
 	}
 	argv := append(s.command(r), "-l")
-	cmd := exec.CommandContext(s.ctx, argv[0], argv[1:]...)
+	ctx, cancel := context.WithTimeout(s.ctx, time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Env = s.environment(r)
 	listed, err := cmd.Output()
 	if err != nil {
@@ -403,22 +484,39 @@ func (s *suite) cases(r *row) ([]string, error) {
 func (s *suite) ready(r *row) error {
 	for _, program := range r.Needs {
 		if _, err := exec.LookPath(program); err != nil {
-			_, packages, _ := strings.Cut("\n"+needs, "\n"+program+" ")
-			packages, _, _ = strings.Cut(packages, "\n")
-			return fmt.Errorf("%s is missing. Debian: apt-get install %s", program, packages)
+			return fmt.Errorf("%s is missing. Debian: apt-get install %s", program, packages(program))
+		}
+		// It is there, and may not be on a fresh system, where setup.sh is all that has run before make check.
+		if owner, _, _ := strings.Cut(packages(program), " "); r.when == Check && !slices.Contains(s.given, owner) {
+			return fmt.Errorf("%s runs in make check and needs %s, which setup.sh does not install (%s)", r.path(), program, packages(program))
 		}
 	}
 	return s.made(targets(r))
 }
 
-// needs has the packages of Debian that a test wants with a program.
-//
+// given are the packages that setup.sh names, and those of needs.txt that each Debian and Ubuntu has (dpkg's field Essential).
+func given(setup string) []string {
+	_, line, _ := strings.Cut(setup, "\npackages='")
+	line, _, _ = strings.Cut(line, "'")
+	return append(strings.Fields(line), "bsdutils", "dpkg")
+}
+
 //go:embed needs.txt
 var needs string
 
+// packages are those of Debian that a test wants with a program.
+func packages(program string) string {
+	for line := range strings.Lines(needs) {
+		if name, names, ok := strings.Cut(strings.TrimSpace(line), " "); ok && name == program {
+			return names
+		}
+	}
+	return "the package that has it"
+}
+
 // targets are those of make that the row needs.
 func targets(r *row) (all []string) {
-	if first := r.Cmd[0]; strings.HasPrefix(first, "$B/") && !r.Built {
+	if first := words(r)[0]; strings.HasPrefix(first, "$B/") && !r.Built {
 		all = append(all, first)
 	}
 	if simulated(r) && !r.Built {
@@ -448,7 +546,7 @@ func (s *suite) made(targets []string) error {
 		err := s.make(append([]string{"-k", "-O", fmt.Sprintf("-j%d", runtime.NumCPU())}, s.wanted...))
 		s.broken = s.broken || err != nil
 		s.wanted = nil
-		fmt.Printf("built in %.0f s\n", time.Since(began).Seconds())
+		fmt.Fprintf(s.say, "built in %.0f s\n", time.Since(began).Seconds())
 	}
 	if !s.broken || len(targets) == 0 {
 		return nil
@@ -461,9 +559,11 @@ func (s *suite) make(args []string) error {
 	for _, name := range []string{"B", "CC", "CXX", "GO"} {
 		argv = append(argv, name+"="+os.Getenv(name))
 	}
-	out, err := exec.CommandContext(s.ctx, argv[0], append(argv[1:], args...)...).CombinedOutput()
+	cmd := exec.CommandContext(s.ctx, argv[0], append(argv[1:], args...)...)
+	inSession(cmd)
+	out, err := cmd.CombinedOutput()
 	if err != nil {
-		return fmt.Errorf("it cannot be built: make: %w\n%s", err, failures(string(out)))
+		return fmt.Errorf("it cannot be built: make: %w\n%s", cmp.Or(context.Cause(s.ctx), err), tail(string(out), 25))
 	}
 	return nil
 }

@@ -55,7 +55,7 @@ type Program struct {
 	Built bool
 
 	// Needs lists programs that must be in PATH; needs.txt knows their packages. What make check needs
-	// comes by setup.sh, or each Debian has it: make check-fresh-quick shows that.
+	// comes by setup.sh, or each Debian has it.
 	Needs []string
 
 	Env   []string // NAME=VALUE, after all else
@@ -90,6 +90,7 @@ const defaultLimit = 20 * time.Minute
 type row struct {
 	Program
 	group   string
+	when    When
 	backend string
 }
 
@@ -104,9 +105,6 @@ func (r *row) path() string {
 
 // rows are those of a program that this machine can run.
 func rows(g Group, p Program, arch string) (all []*row) {
-	if len(p.Cmd) == 0 {
-		p.Cmd = []string{"$B/bin/" + g.Name + "_" + p.Name}
-	}
 	backends := p.On
 	if len(backends) == 0 {
 		backends = []string{""}
@@ -115,7 +113,7 @@ func rows(g Group, p Program, arch string) (all []*row) {
 		if (b == "rm" || p.Sim == RMDriver) && arch != "amd64" {
 			continue
 		}
-		all = append(all, &row{Program: p, group: g.Name, backend: b})
+		all = append(all, &row{Program: p, group: g.Name, when: g.When, backend: b})
 	}
 	return all
 }
